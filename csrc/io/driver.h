@@ -1,0 +1,51 @@
+// Who runs the reactor in a real process. One mutex guards a reactor and everything that lives on it. A background
+// thread runs it while nobody waits; a thread that waits for something borrows it meanwhile, so that no hop to another
+// sleeping thread lies between an event and the caller that wants it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "io/epoll_reactor.h"
+
+namespace moontide::io {
+
+class Driver {
+ public:
+  // `spin_ns`: how long a waiter polls before it sleeps in the kernel.
+  explicit Driver(int64_t spin_ns = 20 * kMicrosecond);
+  // stop()s.
+  ~Driver();
+
+  // Only under the lock.
+  EpollReactor& reactor() { return reactor_; }
+
+  // Any thread. Hold it for submitting and for looking at results, never while blocking.
+  [[nodiscard]] std::unique_lock<std::mutex> lock();
+
+  // Borrows the reactor until `ready` (called under the lock) is true or the deadline passes. Any thread but the
+  // background one; several may wait at a time. `deadline_ns` is on the reactor's clock, INT64_MAX for none.
+  // Returns what `ready` said last. `interrupted` is asked (without the lock) every 50 ms: true ends the wait early.
+  bool wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted = {});
+
+  // Ends the background thread; the reactor runs no more after this returns. In a forked child nothing is joined and
+  // `forked()` is true.
+  void stop();
+  bool forked() const;
+
+ private:
+  void run();
+  EpollReactor reactor_;
+  std::mutex mutex_;
+  int64_t spin_ns_;
+  int owner_pid_;
+  std::atomic<int> borrowers_{0};
+  std::atomic<uint64_t> borrows_{0};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace moontide::io

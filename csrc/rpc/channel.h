@@ -1,0 +1,135 @@
+// A symmetric channel of small framed messages over one stream: either end calls, answers and notifies; requests are
+// pipelined and answered in any order. Bounded: frame length, requests outstanding each way.
+//
+// Thread: the reactor's. Ownership: the channel owns its stream; callbacks run in turns of the reactor, never inside a
+// call, except `closed`, which never runs inside close(). Destroying the channel from within a callback is allowed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "io/network.h"
+#include "wire/codec.h"
+#include "wire/frame.h"
+
+namespace moontide::rpc {
+
+// A request or notice that came in.
+struct Incoming {
+  uint16_t type = 0;
+  Bytes payload;
+  std::vector<io::Fd> fds;
+};
+
+struct Reply {
+  Bytes payload;
+  std::vector<io::Fd> fds;
+};
+
+class Channel;
+
+// Answers one request, once; may be kept and used in a later turn. Dropped without an answer, it answers INTERNAL.
+// Harmless after the channel is gone.
+class Responder {
+ public:
+  Responder(std::weak_ptr<Channel*> channel, uint64_t id) : channel_(std::move(channel)), id_(id) {}
+  Responder(Responder&&) noexcept = default;
+  Responder& operator=(Responder&&) = delete;
+  ~Responder();
+
+  void reply(Bytes payload, const std::vector<int>& fds = {});
+  void refuse(const Error& error);
+  template <wire::Message T>
+  void reply(const T& message) {
+    reply(wire::encode(message));
+  }
+
+ private:
+  std::weak_ptr<Channel*> channel_;
+  uint64_t id_;
+};
+
+struct ChannelLimits {
+  size_t requests_in_max = 4096;    // unanswered requests of the peer; beyond it reading pauses
+  size_t requests_out_max = 65536;  // own calls outstanding; beyond it OVERLOADED
+  size_t pending_bytes_max = 64u << 20;  // queued for sending; beyond it calls fail with OVERLOADED
+};
+
+class Channel final : private io::StreamSink {
+ public:
+  using Answer = std::move_only_function<void(Result<Reply> reply)>;
+
+  struct Handlers {
+    std::move_only_function<void(Incoming request, Responder responder)> request;  // absent: UNSUPPORTED
+    std::move_only_function<void(Incoming notice)> notice;                         // absent: dropped
+    std::move_only_function<void(Error cause)> closed;  // the last thing the channel calls
+  };
+
+  Channel(io::Reactor& reactor, std::unique_ptr<io::Stream> stream, ChannelLimits limits = {});
+  ~Channel() override;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Starts reading. Called once, before any message is expected.
+  void start(Handlers handlers);
+
+  // `answer` runs exactly once: with the reply, the peer's refusal, TIMED_OUT after `timeout_ns`, PEER_LOST when the
+  // stream ends first, CANCELED when the channel is closed or destroyed here.
+  void call(uint16_t type, Bytes payload, int64_t timeout_ns, Answer answer, const std::vector<int>& fds = {});
+
+  // Fire and forget, in order with calls.
+  void notify(uint16_t type, Bytes payload);
+
+  // Ends the channel; outstanding calls get CANCELED in later turns, `closed` is not called.
+  void close();
+
+  bool open() const { return stream_ != nullptr; }
+  io::Stream* stream() { return stream_.get(); }
+  size_t calls_outstanding() const { return calls_.size(); }
+
+  // Hands the stream over, for a connection that turns out to carry something else than messages (data streams of a
+  // transport). Called from the request handler of the last message, or with nothing outstanding; start the stream with
+  // another sink next. The channel is closed after it.
+  std::unique_ptr<io::Stream> detach();
+
+ private:
+  friend class Responder;
+  struct Call {
+    Answer answer;
+    io::TimerId timer;
+  };
+
+  MutableBytes want() override;
+  void arrived(size_t count) override;
+  void arrived_fds(std::vector<io::Fd> fds) override;
+  void closed(Error cause) override;
+
+  void frame_complete();
+  void deliver_reply();
+  void send(const wire::FrameHeader& header, ByteView payload, const std::vector<int>& fds);
+  void answered(uint64_t id, const Result<Bytes>& outcome, const std::vector<int>& fds);
+  void finish(Error cause, Code for_calls);
+  void complete(uint64_t id, Result<Reply> outcome);
+
+  io::Reactor& reactor_;
+  std::unique_ptr<io::Stream> stream_;
+  ChannelLimits limits_;
+  Handlers handlers_;
+  std::shared_ptr<Channel*> self_;  // what Responders and posted turns hold weakly
+
+  wire::FrameHeader header_;
+  size_t header_filled_ = 0;
+  Bytes payload_;
+  size_t payload_filled_ = 0;
+  std::deque<io::Fd> fds_;
+
+  std::unordered_map<uint64_t, Call> calls_;
+  uint64_t next_id_ = 1;
+  size_t requests_in_ = 0;
+};
+
+}  // namespace moontide::rpc
