@@ -1,0 +1,3 @@
+"""Types of the native core; tests/tidy compares this file with what the module exports."""
+
+version: str

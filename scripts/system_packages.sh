@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Finds what this machine lacks and installs the Debian packages that bring it.
+# usage: system_packages.sh build|test|demo|bench
+# Looks for the thing itself, not for the package, so that other distributions and own compilers pass too.
+# Without root, sudo or apt it prints the one line to run and exits with status 1.
+set -euo pipefail
+
+purpose=${1:-build}
+python=${PYTHON:-python3}
+missing=()
+
+need() { # need PACKAGE COMMAND...: the command succeeds where the package is not needed
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+has_library() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q -- "$1"; }
+has_python_header() { "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'; }
+
+need python3 command -v "$python"
+need g++ command -v g++
+need python3-dev has_python_header
+need python3-venv "$python" -c 'import ensurepip, venv'
+need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+need git command -v git
+case $purpose in
+  test | bench)
+    need ccache command -v ccache
+    need doctest-dev test -e /usr/include/doctest/doctest.h
+    ;;&
+  test | demo | bench) need libnuma1 has_library libnuma.so.1 ;;&
+  bench)
+    need libibverbs1 has_library libibverbs.so.1
+    need libcurl4 has_library libcurl.so.4
+    ;;
+esac
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+line="apt-get install -y --no-install-recommends ${missing[*]}"
+if ! command -v apt-get >/dev/null; then
+  echo "missing: ${missing[*]} (names of Debian packages); install them with this system's package manager" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo -n)
+  else
+    echo "missing Debian packages; run this as root, then try again:" >&2
+    echo "    $line" >&2
+    exit 1
+  fi
+fi
+echo "installing: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -q
+"${as_root[@]}" $line
