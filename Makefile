@@ -3,8 +3,59 @@ PYTHON ?= python3
 export PYTHON
 export CCACHE_NOHASHDIR := 1
 BIN := .venv/bin
-.DEFAULT_GOAL := build
-.PHONY: build
+PYTEST := $(BIN)/pytest -q
+CXX_TEST_FLAGS := -G Ninja -DMOONTIDE_TESTS=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+PY_FOLDERS := $(wildcard core plugins scripts tests demo bench)
+CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
+SEEDS ?= 1000
+
+.DEFAULT_GOAL := help
+.PHONY: help venv build asan lint tidy cxx-tests test-fast test vllm demo wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv:
+	@scripts/system_packages.sh build
+	@scripts/build.sh venv
+
 build: ## .venv with the tools, and the package built into it in place
 	@scripts/system_packages.sh build
 	@scripts/build.sh
+
+asan: venv
+	@scripts/system_packages.sh test
+	@[ -e build/asan/build.ninja ] || $(BIN)/cmake -S csrc -B build/asan $(CXX_TEST_FLAGS) -DMOONTIDE_SANITIZE=ON >/dev/null
+	@flock build/.asan-lock nice -n 5 $(BIN)/cmake --build build/asan
+
+lint: venv ## ruff, mypy --strict, clang-format
+	$(BIN)/ruff check $(PY_FOLDERS)
+	$(BIN)/ruff format --check $(PY_FOLDERS)
+	MYPYPATH=core $(BIN)/mypy --strict -p moontide
+	$(BIN)/mypy --strict scripts demo
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) && echo "clang-format: ok"
+
+tidy: build
+	$(PYTEST) tests/tidy
+
+cxx-tests: asan ## the C++ unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	UBSAN_OPTIONS=print_stacktrace=1 build/asan/moontide_tests
+
+test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
+	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' tests
+
+test: build vllm lint cxx-tests ## everything, set-up included
+	$(PYTEST) tests
+
+vllm: venv ## the environment with a real vLLM for the CPU, in the user's cache
+	@scripts/system_packages.sh demo
+	@$(BIN)/python scripts/install_vllm.py
+
+demo: build vllm ## two real vLLM servers hand over KV cache, and the pool outlives them
+	$(BIN)/python -m demo.run
+
+wheel: venv ## the wheel, in dist/
+	@scripts/build.sh wheel
+
+clean: ## removes what was built here; the environments in the user's cache stay
+	rm -rf build dist .venv
