@@ -1,0 +1,94 @@
+// Shared by the bare loops that bound the bench: time, pinning, memory of the kind every contestant uses, statistics, output.
+// Each program forks the "other side" itself, pins itself to core 0 and the other to core 1, and prints one JSON line per loop.
+#pragma once
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KIB 1024UL
+#define MIB (1024UL * KIB)
+
+static void die(const char* what) {
+  perror(what);
+  exit(1);
+}
+
+static double now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+// Pins the calling thread; on a machine with one core both sides share it, and the bench says so.
+static void pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core % (int)sysconf(_SC_NPROCESSORS_ONLN), &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) die("sched_setaffinity");
+}
+
+// Shared memory file, mapped and touched: what the contestants' buffers are made of, too.
+static uint8_t* shared_memory(size_t bytes, uint8_t fill) {
+  int fd = memfd_create("limit", 0);
+  if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) die("memfd");
+  uint8_t* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) die("mmap");
+  memset(p, fill, bytes);
+  close(fd);
+  return p;
+}
+
+// The shape of one batch: `count` entries of `size` bytes; `window` advances through `pool` bytes when it is larger than a batch.
+typedef struct {
+  size_t size, count, pool;
+  int iterations;
+  uint32_t* order;  // entry i of the remote side lies at slot order[i] of the window
+} Shape;
+
+// Arguments common to all programs: SIZE COUNT POOL ITERATIONS. The remote order is a fixed shuffle, so that nothing can be merged.
+static Shape shape_of(char** argv) {
+  Shape s = {strtoul(argv[0], NULL, 10), strtoul(argv[1], NULL, 10), strtoul(argv[2], NULL, 10), atoi(argv[3]), NULL};
+  if (s.size == 0 || s.count == 0 || s.iterations <= 0 || s.pool < s.size * s.count) {
+    fprintf(stderr, "usage: SIZE COUNT POOL ITERATIONS (POOL >= SIZE * COUNT)\n");
+    exit(2);
+  }
+  s.order = malloc(s.count * sizeof *s.order);
+  for (size_t i = 0; i < s.count; i++) s.order[i] = (uint32_t)i;
+  uint64_t x = 88172645463325252ULL;
+  for (size_t i = s.count - 1; i > 0; i--) {
+    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+    size_t j = x % (i + 1);
+    uint32_t t = s.order[i];
+    s.order[i] = s.order[j], s.order[j] = t;
+  }
+  return s;
+}
+
+static size_t window_at(const Shape* s, int iteration) {
+  size_t batch = s->size * s->count;
+  return (size_t)iteration % (s->pool / batch) * batch;
+}
+
+static int by_value(const void* a, const void* b) {
+  double x = *(const double*)a, y = *(const double*)b;
+  return (x > y) - (x < y);
+}
+
+// Prints median and 99th percentile of `n` samples (microseconds for one batch); sorts them.
+static void report(const char* loop, double* samples, int n) {
+  qsort(samples, (size_t)n, sizeof *samples, by_value);
+  int p99 = (int)(0.99 * n);
+  printf("{\"loop\": \"%s\", \"p50_us\": %.3f, \"p99_us\": %.3f}\n", loop, samples[n / 2], samples[p99 < n ? p99 : n - 1]);
+  fflush(stdout);
+}
