@@ -4,10 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "io/epoll_reactor.h"
 
@@ -28,22 +30,47 @@ class Driver {
 
   // Borrows the reactor until `ready` (called under the lock) is true or the deadline passes. Any thread but the
   // background one; several may wait at a time. `deadline_ns` is on the reactor's clock, INT64_MAX for none.
-  // Returns what `ready` said last. `interrupted` is asked (without the lock) every 50 ms: true ends the wait early.
+  // `ready` may be called by any thread that runs the reactor; what it looks at changes in turns of the reactor, or
+  // its change is followed by a post(). Returns what `ready` said last. `interrupted` is asked (without the lock) every 50 ms: true ends the wait early.
   bool wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted = {});
 
-  // Ends the background thread; the reactor runs no more after this returns. In a forked child nothing is joined and
-  // `forked()` is true.
+  // Ends the background thread and every wait(); the reactor runs no more after this returns. In a forked child nothing
+  // is joined and `forked()` is true: there the lock may be held for ever by a thread that does not exist, so ask first.
   void stop();
   bool forked() const;
 
  private:
+  struct Waiter {
+    explicit Waiter(const std::function<bool()>& condition) : ready(&condition) {}
+    const std::function<bool()>* ready;
+    std::condition_variable wake;
+    bool done = false;  // somebody else's turn made it ready
+  };
   void run();
+  void park(uint64_t& seen);
+  void sleep_until(int64_t deadline_ns);
+  void kick();
+  void enter(Waiter& self);
+  void leave(Waiter& self);
+  bool drive(std::unique_lock<std::mutex>& lock, int64_t limit_ns, int64_t spin_until_ns);
+  void wake_ready(const Waiter* driver);
+
   EpollReactor reactor_;
   std::mutex mutex_;
+  std::vector<Waiter*> waiters_;  // in order of arrival
+  Waiter* leader_ = nullptr;      // the one that runs the reactor; the others sleep
+  std::condition_variable left_;  // the last waiter has gone
+
+  Fd kick_;  // ends the background thread's sleep
+  std::mutex park_mutex_;
+  std::condition_variable park_;
+
   int64_t spin_ns_;
   int owner_pid_;
   std::atomic<int> borrowers_{0};
   std::atomic<uint64_t> borrows_{0};
+  std::atomic<bool> in_poll_{false};
+  std::atomic<bool> parked_long_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

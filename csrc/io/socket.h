@@ -1,0 +1,57 @@
+// Tcp and abstract local sockets on an epoll reactor.
+//
+// Thread: the holder of the driver's lock. Streams and listeners may outlive the network that made them, not the
+// reactor; destroying the network drops connects in progress without calling back.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "io/epoll_reactor.h"
+#include "io/network.h"
+
+namespace moontide::io {
+
+struct SocketOptions {
+  int send_buffer_bytes = 0;     // SO_SNDBUF; 0: the kernel tunes it (tcp) or its default (local)
+  int receive_buffer_bytes = 0;  // SO_RCVBUF; 0: likewise
+  size_t accepted_max = 4096;    // streams alive per listener; further ones are closed at once
+  size_t turn_bytes = 1u << 20;  // what one stream moves per turn before the others get theirs
+  int backlog = 512;
+};
+
+struct SocketCounters {
+  uint64_t refused = 0;         // accepted above accepted_max
+  uint64_t accept_pauses = 0;   // out of descriptors or memory
+};
+
+// What streams of one network share: the place where small reads land before they are handed to the sink.
+struct SocketShared {
+  static constexpr size_t kLookaheadBytes = 64u << 10;
+  SocketOptions options;
+  SocketCounters counters;
+  std::unique_ptr<std::byte[]> lookahead = std::make_unique<std::byte[]>(kLookaheadBytes);
+};
+
+class SocketNetwork final : public Network {
+ public:
+  explicit SocketNetwork(EpollReactor& reactor, SocketOptions options = {});
+  ~SocketNetwork() override;
+
+  Result<std::unique_ptr<Listener>> listen(const std::string& address, Accepted accepted) override;
+  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override;
+
+  const SocketCounters& counters() const { return shared_->counters; }
+  size_t connecting() const { return connecting_.size(); }
+
+ private:
+  class Connect;
+  void finish_connect(uint64_t id, Result<std::unique_ptr<Stream>> outcome);
+
+  EpollReactor& reactor_;
+  std::shared_ptr<SocketShared> shared_;
+  std::map<uint64_t, std::unique_ptr<Connect>> connecting_;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace moontide::io
