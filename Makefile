@@ -10,7 +10,7 @@ CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint tidy cxx-tests test-fast test vllm demo wheel clean
+.PHONY: help venv build asan lint tidy cxx-tests test-fast test vllm-env demo wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,14 +44,15 @@ cxx-tests: asan ## the C++ unit tests under AddressSanitizer and UndefinedBehavi
 test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
 	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' tests
 
-test: build vllm lint cxx-tests ## everything, set-up included
+test: build vllm-env lint cxx-tests ## everything, set-up included
 	$(PYTEST) tests
 
-vllm: venv ## the environment with a real vLLM for the CPU, in the user's cache
+vllm-env: venv ## the environment with a real vLLM for the CPU (in the cache), and this wheel on top (build/vllm-env)
 	@scripts/system_packages.sh demo
 	@$(BIN)/python scripts/install_vllm.py
+	@$(BIN)/python scripts/vllm_env.py
 
-demo: build vllm ## two real vLLM servers hand over KV cache, and the pool outlives them
+demo: build vllm-env ## two real vLLM servers hand over KV cache, and the pool outlives them
 	$(BIN)/python -m demo.run
 
 wheel: venv ## the wheel, in dist/

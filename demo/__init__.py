@@ -1,0 +1,1 @@
+"""The demonstration that `make demo` runs: real servers, real cache, checked answers."""
