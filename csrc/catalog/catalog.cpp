@@ -1,0 +1,338 @@
+#include "catalog/catalog.h"
+
+#include "base/hash.h"
+
+namespace moontide::catalog {
+namespace {
+
+uint64_t percent_of(uint64_t whole, uint64_t percent) { return whole / 100 * percent + whole % 100 * percent / 100; }
+
+}  // namespace
+
+Catalog::Catalog(Limits limits, MakePolicy make_policy)
+    : limits_(limits), make_policy_(std::move(make_policy)), last_ops_(limits.max_endings) {}
+
+void Catalog::start_term(uint32_t term) {
+  MT_CHECK(term > term_, std::to_string(term) + " after " + std::to_string(term_));
+  term_ = term;
+  sequence_ = 0;
+  objects_.clear();
+  nodes_.clear();
+  last_ops_.clear();
+  deadlines_.clear();
+  retiring_keys_.clear();
+  retiring_count_ = 0;
+  above_count_ = false;
+}
+
+// ---- puts
+
+std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns) {
+  advance(now_ns);
+  std::vector<PutGrant> grants;
+  grants.reserve(requests.size());
+  for (const PutRequest& request : requests) grants.push_back(start_one(client, request));
+  evict_ahead();
+  return grants;
+}
+
+PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request) {
+  if (!key_valid(request.key)) return {.code = Code::kInvalid};
+  if (Object* live = objects_.find(request.key)) {
+    if (live->committed()) {
+      live->node->policy->touched(*live);  // the client would have written it: it is in use
+      return {.code = Code::kAlreadyExists};
+    }
+    bool repeated = live->writer == client && live->token == request.token && live->length == request.length;
+    if (repeated && now_ns_ < live->deadline_ns) return grant(*live);
+    if (now_ns_ < live->deadline_ns) return {.code = Code::kAlreadyExists};
+    ++counters_.puts_expired;
+    retire(*live);
+  }
+  Node* node = nullptr;
+  if (Code code = place(request, node); code != Code::kOk) {
+    if (code == Code::kNoSpace) ++counters_.puts_no_space;
+    return {.code = code};
+  }
+  Object& object = objects_.insert(request.key);
+  object.node = node;
+  object.generation = next_generation();
+  object.length = request.length;
+  object.writer = client;
+  object.token = request.token;
+  object.deadline_ns = now_ns_ + limits_.put_timeout_ns;
+  node->objects.emplace(object.generation, &object);
+  node->unfinished.insert(object.generation);
+  node->unfinished_bytes += object.footprint();
+  deadlines_.emplace(std::pair(object.deadline_ns, object.generation), &object);
+  ++counters_.puts_granted;
+  return grant(object);
+}
+
+PutGrant Catalog::grant(const Object& object) const {
+  return {.code = Code::kOk,
+          .node = object.node->id,
+          .generation = object.generation,
+          .key_hash = object.key_hash,
+          .length = object.length,
+          .expires_in_ns = object.deadline_ns - now_ns_};
+}
+
+Code Catalog::place(const PutRequest& request, Node*& node) {
+  if (nodes_.size() == 0) return Code::kUnavailable;
+  if (request.length > kMaxObjectBytes) return Code::kTooLarge;
+  uint64_t footprint = entry_footprint(request.length);
+  if (footprint > nodes_.largest_segment(/*ready_only=*/false)) return Code::kTooLarge;
+  if (footprint > nodes_.largest_segment(/*ready_only=*/true)) return Code::kUnavailable;
+  if (entries() >= limits_.max_objects) return Code::kNoSpace;  // evict_ahead works on it
+  node = nodes_.least_full(footprint);
+  if (node != nullptr) return Code::kOk;
+  make_room(footprint);
+  return Code::kNoSpace;
+}
+
+std::vector<Code> Catalog::put_end(const ClientId& client, std::span<const PutPlaced> placed, int64_t now_ns) {
+  advance(now_ns);
+  std::vector<Code> codes;
+  codes.reserve(placed.size());
+  for (const PutPlaced& one : placed) codes.push_back(end_one(client, one));
+  return codes;
+}
+
+Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
+  Object* object = objects_.find(placed.key);
+  if (object == nullptr || object->generation != placed.generation) {
+    ++counters_.puts_stale;
+    return Code::kStale;
+  }
+  if (object->committed()) return Code::kOk;
+  if (object->writer != client) return Code::kDenied;
+  uint64_t footprint = object->footprint();
+  if (placed.offset % kEntryAlignment != 0 || placed.offset > object->node->capacity_bytes ||
+      footprint > object->node->capacity_bytes - placed.offset) {
+    return Code::kInvalid;
+  }
+  commit(*object, placed.offset, placed.crc);
+  ++counters_.puts_committed;
+  return Code::kOk;
+}
+
+void Catalog::commit(Object& object, uint64_t offset, uint32_t crc) {
+  Node& node = *object.node;
+  deadlines_.erase({object.deadline_ns, object.generation});
+  node.unfinished.erase(object.generation);
+  node.unfinished_bytes -= object.footprint();
+  node.committed_bytes += object.footprint();
+  object.state = ObjectState::kCommitted;
+  object.offset = offset;
+  object.crc = crc;
+  object.join_round = node.join_round;
+  node.policy->inserted(object);
+}
+
+std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const PutRef> puts) {
+  std::vector<Code> codes;
+  codes.reserve(puts.size());
+  for (const PutRef& put : puts) {
+    Object* object = objects_.find(put.key);
+    if (object == nullptr || object->generation != put.generation) {
+      codes.push_back(Code::kStale);
+    } else if (object->committed()) {
+      codes.push_back(Code::kAlreadyExists);
+    } else if (object->writer != client) {
+      codes.push_back(Code::kDenied);
+    } else {
+      retire(*object);
+      codes.push_back(Code::kOk);
+    }
+  }
+  return codes;
+}
+
+// ---- readers
+
+bool Catalog::visible(const Object& object) const {
+  return object.committed() && !retiring_keys_.contains(object.key_hash);
+}
+
+std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t now_ns) {
+  advance(now_ns);
+  std::vector<Place> places(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Object* object = objects_.find(keys[i]);
+    if (object == nullptr || !visible(*object)) {
+      ++counters_.missed;
+      continue;
+    }
+    ++counters_.located;
+    object->node->policy->touched(*object);
+    // The granter's lease is 2 % longer than what it tells: its clock may run faster than the holder's.
+    object->lease_until_ns = std::max(object->lease_until_ns, now_ns_ + limits_.lease_ns + limits_.lease_ns / 50);
+    places[i] = {.code = Code::kOk,
+                 .node = object->node->id,
+                 .generation = object->generation,
+                 .offset = object->offset,
+                 .length = object->length,
+                 .crc = object->crc,
+                 .lease_ns = limits_.lease_ns};
+  }
+  return places;
+}
+
+std::vector<bool> Catalog::exists(std::span<const std::string> keys) const {
+  std::vector<bool> found(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Object* object = objects_.find(keys[i]);
+    found[i] = object != nullptr && visible(*object);
+  }
+  return found;
+}
+
+void Catalog::touch(std::span<const std::string> keys) {
+  for (const std::string& key : keys) {
+    Object* object = objects_.find(key);
+    if (object != nullptr && object->committed()) object->node->policy->touched(*object);
+  }
+}
+
+std::vector<Code> Catalog::remove(std::span<const std::string> keys) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  for (const std::string& key : keys) {
+    if (!key_valid(key)) {
+      codes.push_back(Code::kInvalid);
+      continue;
+    }
+    Object* object = objects_.find(key);
+    codes.push_back(object != nullptr ? Code::kOk : Code::kNotFound);
+    if (object != nullptr) {
+      ++counters_.removed;
+      retire(*object);
+    }
+    // Also of an unknown key: a node that has not joined this term yet may bring an entry of it.
+    last_ops_.ended(hash64(as_bytes(key)), next_generation());
+  }
+  return codes;
+}
+
+bool Catalog::settled(std::string_view key) const { return !retiring_keys_.contains(hash64(as_bytes(key))); }
+
+ListPage Catalog::list(std::string_view prefix, std::string_view start_after, size_t limit) const {
+  ListPage page;
+  size_t visits = 4 * limit;
+  auto it = start_after < prefix ? objects_.from(prefix) : objects_.after(start_after);
+  std::string_view last;
+  for (; it != objects_.end() && std::string_view(it->first).starts_with(prefix); ++it) {
+    if (page.items.size() == limit || visits-- == 0) {
+      page.resume_after = last;
+      break;
+    }
+    const Object& object = it->second;
+    last = object.key;
+    if (!visible(object)) continue;
+    page.items.push_back({it->first, object.length, object.generation, object.node->id});
+  }
+  return page;
+}
+
+// ---- the way out
+
+void Catalog::retire(Object& object) {
+  Node& node = *object.node;
+  last_ops_.ended(object.key_hash, object.generation);
+  Generation generation = object.generation;
+  Retiring retiring{.key_hash = object.key_hash, .footprint = object.footprint()};
+  detach(object);
+  add_retiring(node, generation, retiring);
+}
+
+void Catalog::detach(Object& object) {
+  Node& node = *object.node;
+  if (object.committed()) {
+    node.policy->erased(object);
+    node.committed_bytes -= object.footprint();
+  } else {
+    deadlines_.erase({object.deadline_ns, object.generation});
+    node.unfinished.erase(object.generation);
+    node.unfinished_bytes -= object.footprint();
+  }
+  node.objects.erase(object.generation);
+  objects_.erase(object);
+}
+
+void Catalog::add_retiring(Node& node, Generation generation, const Retiring& retiring) {
+  node.retiring.emplace(generation, retiring);
+  node.retiring_bytes += retiring.footprint;
+  ++retiring_keys_[retiring.key_hash];
+  ++retiring_count_;
+  // Of a node that is not ready, `node_ready` queues all at once.
+  if (node.state == NodeState::kReady) node.to_retire.push_back(generation);
+}
+
+void Catalog::end_retiring(const Retiring& retiring) {
+  --retiring_count_;
+  auto it = retiring_keys_.find(retiring.key_hash);
+  if (--it->second == 0) retiring_keys_.erase(it);
+}
+
+void Catalog::tick(int64_t now_ns) {
+  advance(now_ns);
+  for (size_t i = 0; i < limits_.expiries_per_tick && !deadlines_.empty(); ++i) {
+    auto& [deadline, object] = *deadlines_.begin();
+    if (deadline.first > now_ns_) break;
+    ++counters_.puts_expired;
+    retire(*object);
+  }
+  evict_ahead();
+}
+
+// ---- eviction
+
+void Catalog::make_room(uint64_t footprint) {
+  Node* node = nodes_.cheapest_to_clear(footprint);
+  if (node == nullptr) return;
+  uint64_t coming = node->free_bytes() + node->retiring_bytes;
+  if (coming < footprint) evict(*node, {.bytes = footprint - coming, .all_or_nothing = true});
+}
+
+void Catalog::evict_ahead() {
+  for (auto& [id, node] : nodes_) {
+    if (node.state == NodeState::kReady) evict_ahead(node);
+  }
+  size_t high = percent_of(limits_.max_objects, limits_.high_percent);
+  size_t low = percent_of(limits_.max_objects, limits_.low_percent);
+  if (objects_.size() > high) above_count_ = true;
+  if (objects_.size() <= low) above_count_ = false;
+  if (!above_count_) return;
+  Node* node = nodes_.most_objects();
+  if (node != nullptr) evict(*node, {.count = objects_.size() - low, .keep = 1});
+}
+
+void Catalog::evict_ahead(Node& node) {
+  uint64_t low = percent_of(node.capacity_bytes, limits_.low_percent);
+  if (node.lasting_bytes() > percent_of(node.capacity_bytes, limits_.high_percent)) node.above_watermark = true;
+  if (node.lasting_bytes() <= low) node.above_watermark = false;
+  // A lone object may fill a segment: nobody waits for its space yet.
+  if (node.above_watermark) evict(node, {.bytes = node.lasting_bytes() - low, .keep = 1});
+}
+
+void Catalog::evict(Node& node, const EvictionGoal& goal) {
+  if (node.committed_count() <= goal.keep) return;
+  size_t most = std::min(limits_.evictions_per_step, node.committed_count() - goal.keep);
+  std::vector<Object*> victims;
+  uint64_t freed = 0;
+  auto offer = [&](Object& object) {
+    if (object.lease_until_ns > now_ns_) return true;
+    victims.push_back(&object);
+    freed += object.footprint();
+    return (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most;
+  };
+  bool offered_all = node.policy->pick(limits_.scan_per_step, offer);
+  if (goal.all_or_nothing && offered_all && freed < goal.bytes) return;
+  for (Object* victim : victims) {
+    ++counters_.evicted;
+    retire(*victim);
+  }
+}
+
+}  // namespace moontide::catalog

@@ -1,0 +1,154 @@
+// The pool's metadata: which object lies where, what space is taken, what may be evicted.
+//
+// A pure state machine: no I/O, no clock, no random, no threads. Time is an argument and never goes back (an earlier
+// `now_ns` counts as the latest seen); effects are values that the caller takes out (`take_retires`). The same calls
+// give the same answers in the same order. Each call does a bounded amount of work, but for the end of an inventory and
+// a lost node, which visit what lies on that node.
+//
+// The catalog owns no allocator: nodes place entries in their own memory and report where. It counts bytes by the same
+// rule as they do (`entry_footprint`), and gives bytes back to placement only when the node says that they are free.
+//
+// The life of an object:
+//
+//     put_start ──► unfinished ──put_end──► committed ──evict, remove──► retiring ──retire_acked──► gone
+//                       └──────────revoke, expiry, remove, lost term──────►┘
+//
+// * A key has at most one live (unfinished or committed) object; any number of older generations may be retiring.
+// * Nobody sees an object before it is committed, nor from the moment it is retiring: exists, list and locate agree.
+// * Nobody sees an object, either, while an older generation of its key is retiring (`settled` is false): a master that
+//   starts anew and hears of the older entry first cannot show it after the newer one was seen.
+// * A committed or retiring entry is forgotten only on the word of its node, or when the node is lost.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+
+#include "catalog/last_ops.h"
+#include "catalog/node_table.h"
+#include "catalog/object_table.h"
+#include "catalog/types.h"
+
+namespace moontide::catalog {
+
+class Catalog {
+ public:
+  explicit Catalog(Limits limits, MakePolicy make_policy = [] { return std::make_unique<LruPolicy>(); });
+  Catalog(const Catalog&) = delete;
+  Catalog& operator=(const Catalog&) = delete;
+
+  // Everything is forgotten; nodes have to join again. The term must be higher than the current one and than every
+  // term that nodes reported: generations of this reign are then newer than any that exists.
+  void start_term(uint32_t term);
+  uint32_t term() const { return term_; }
+
+  // ---- nodes
+
+  // A node connects: nothing is placed on it or retired from it before `node_ready`. kStale: the node has seen a later
+  // term than this one, start a term above it first. kInvalid: the segment differs from what this instance lent before.
+  Result<> node_join(const NodeId& id, const NodeJoin& join);
+  // A piece of the inventory, in any order. Entries newer than the last operation on their key are adopted, of one key
+  // the highest generation; the retirement of all others is ordered. An error means that the node contradicts itself:
+  // the caller drops the session.
+  Result<> node_inventory(const NodeId& id, std::span<const InventoryEntry> entries);
+  // The inventory is complete: committed objects that were not in it are gone, and unacknowledged retires are ordered
+  // again.
+  Result<> node_ready(const NodeId& id);
+  // The connection is gone. What the node holds stays located: it may be reachable for readers.
+  void node_away(const NodeId& id);
+  // The node is given up: its objects are misses, its open puts fail. If it joins again, what is still the last
+  // operation on its key is adopted.
+  void node_lost(const NodeId& id);
+
+  // At most one order per ready node, of at most `max_items` entries; each retire is handed out once per join.
+  std::vector<RetireOrder> take_retires(size_t max_items);
+  // The node has none of these any more and will refuse their tickets. Unknown generations are ignored: an
+  // acknowledgement may come twice.
+  void retire_acked(const NodeId& id, std::span<const Generation> generations);
+
+  // ---- puts
+
+  // Bytes count from here on. A key with another open put answers kAlreadyExists until that put's deadline; after it
+  // the stale put is cancelled, its entry is retired, and the caller's may start.
+  std::vector<PutGrant> put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns);
+  // kOk also when that generation is committed already. kStale: removed, cancelled, lost or superseded: the put failed.
+  // The caller answers its client when the key is `settled`: from then on everyone sees the object.
+  std::vector<Code> put_end(const ClientId& client, std::span<const PutPlaced> placed, int64_t now_ns);
+  // The client gives its own open put up. kStale: it is not open (any more), kAlreadyExists: it was committed.
+  std::vector<Code> put_revoke(const ClientId& client, std::span<const PutRef> puts);
+
+  // ---- readers
+
+  std::vector<Place> locate(std::span<const std::string> keys, int64_t now_ns);
+  std::vector<bool> exists(std::span<const std::string> keys) const;
+  void touch(std::span<const std::string> keys);
+  // Ends committed objects and open puts; leases do not protect from it. The caller answers its client when `settled`:
+  // only then does no node hold an entry that a newly started master could adopt.
+  std::vector<Code> remove(std::span<const std::string> keys);
+  // False while an entry of the key waits for its node's acknowledgement. (Keys count by hash: a collision, once in
+  // 2^64, costs time.)
+  bool settled(std::string_view key) const;
+  // Visible objects in key order. Visits at most 4 × limit keys: `resume_after` continues.
+  ListPage list(std::string_view prefix, std::string_view start_after, size_t limit) const;
+
+  // Cancels puts past their deadline and evicts ahead of need; bounded, so call it regularly.
+  void tick(int64_t now_ns);
+
+  const Node* node(const NodeId& id) const { return nodes_.find(id); }
+  const NodeTable& nodes() const { return nodes_; }
+  Stats stats() const;
+  // Recounts everything (slow, for tests): the error names the first disagreement.
+  Result<> check_invariants() const;
+
+ private:
+  Generation next_generation() { return {term_, ++sequence_}; }
+  void advance(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
+  size_t entries() const { return objects_.size() + retiring_count_; }
+
+  PutGrant start_one(const ClientId& client, const PutRequest& request);
+  PutGrant grant(const Object& object) const;
+  Code place(const PutRequest& request, Node*& node);
+  Code end_one(const ClientId& client, const PutPlaced& placed);
+  void commit(Object& object, uint64_t offset, uint32_t crc);
+  bool visible(const Object& object) const;
+
+  Result<> take_reported(Node& node, const InventoryEntry& entry);
+  void adopt(Node& node, const InventoryEntry& entry);
+
+  // Moves the entry to its node's retiring ones; the object is destroyed.
+  void retire(Object& object);
+  void add_retiring(Node& node, Generation generation, const Retiring& retiring);
+  void end_retiring(const Retiring& retiring);
+  // Takes the object out of every table; its bytes no longer count.
+  void detach(Object& object);
+
+  void make_room(uint64_t footprint);
+  void evict_ahead();
+  void evict_ahead(Node& node);
+  struct EvictionGoal {
+    uint64_t bytes = 0;           // to free at least
+    size_t count = 0;             // objects to end at least
+    size_t keep = 0;              // objects that stay whatever the goal
+    bool all_or_nothing = false;  // when all candidates together do not free `bytes`, end none
+  };
+  // Orders the retirement of victims until the goal is met, as far as one step goes.
+  void evict(Node& node, const EvictionGoal& goal);
+
+  Result<> check_node(const Node& node) const;
+
+  const Limits limits_;
+  const MakePolicy make_policy_;
+  uint32_t term_ = 0;
+  uint64_t sequence_ = 0;
+  int64_t now_ns_ = 0;
+  ObjectTable objects_;
+  NodeTable nodes_;
+  LastOps last_ops_;
+  std::map<std::pair<int64_t, Generation>, Object*> deadlines_;  // of the open puts
+  std::unordered_map<uint64_t, uint32_t> retiring_keys_;         // key hash → retiring entries; looked up only
+  size_t retiring_count_ = 0;
+  bool above_count_ = false;  // as Node::above_watermark, for the number of objects
+  Stats counters_;            // only the counters are kept; the gauges are summed on demand
+};
+
+}  // namespace moontide::catalog

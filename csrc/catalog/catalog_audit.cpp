@@ -1,0 +1,82 @@
+// Sums for metrics, and the recount that tests run after each step.
+#include "base/hash.h"
+#include "catalog/catalog.h"
+
+namespace moontide::catalog {
+namespace {
+
+std::unexpected<Error> broken(const std::string& what) { return fail(Code::kInternal, what); }
+
+std::string unequal(const std::string& what, uint64_t kept, uint64_t counted) {
+  return what + ": kept " + std::to_string(kept) + ", counted " + std::to_string(counted);
+}
+
+}  // namespace
+
+Stats Catalog::stats() const {
+  Stats stats = counters_;
+  stats.nodes = nodes_.size();
+  for (auto& [id, node] : nodes_) {
+    if (node.state == NodeState::kReady) ++stats.nodes_ready;
+    stats.capacity_bytes += node.capacity_bytes;
+    stats.unfinished_bytes += node.unfinished_bytes;
+    stats.committed_bytes += node.committed_bytes;
+    stats.retiring_bytes += node.retiring_bytes;
+    stats.unfinished += node.unfinished.size();
+    stats.committed += node.committed_count();
+    stats.retiring += node.retiring.size();
+  }
+  return stats;
+}
+
+Result<> Catalog::check_invariants() const {
+  size_t on_nodes = 0, open = 0, retiring = 0;
+  std::unordered_map<uint64_t, uint32_t> retiring_keys;
+  for (auto& [id, node] : nodes_) {
+    if (id != node.id) return broken("node under another id");
+    TRY_VOID(check_node(node));
+    on_nodes += node.objects.size();
+    open += node.unfinished.size();
+    retiring += node.retiring.size();
+    for (auto& [generation, entry] : node.retiring) ++retiring_keys[entry.key_hash];
+  }
+  if (on_nodes != objects_.size()) return broken(unequal("objects", objects_.size(), on_nodes));
+  if (open != deadlines_.size()) return broken(unequal("open puts", deadlines_.size(), open));
+  if (retiring != retiring_count_) return broken(unequal("retiring", retiring_count_, retiring));
+  if (retiring_keys != retiring_keys_) return broken("retiring keys disagree");
+  for (auto& [key, object] : objects_) {
+    if (object.key != key || object.key_hash != hash64(as_bytes(key))) return broken("object under another key");
+    auto it = object.node->objects.find(object.generation);
+    if (it == object.node->objects.end() || it->second != &object) return broken("object not on its node");
+    if (object.generation.term > term_) return broken("generation " + object.generation.text() + " of a later term");
+    if (object.committed() == deadlines_.contains({object.deadline_ns, object.generation})) {
+      return broken("deadline of generation " + object.generation.text());
+    }
+  }
+  if (last_ops_.size() > limits_.max_endings) return broken("too many remembered endings");
+  return {};
+}
+
+Result<> Catalog::check_node(const Node& node) const {
+  uint64_t unfinished = 0, committed = 0, retiring = 0, in_policy = 0;
+  for (auto& [generation, object] : node.objects) {
+    if (object->node != &node || object->generation != generation) return broken("object on another node");
+    if (node.retiring.contains(generation)) return broken("generation " + generation.text() + " lives and retires");
+    if (object->committed() != object->hook.linked) return broken("policy misses generation " + generation.text());
+    if (object->committed() == node.unfinished.contains(generation)) return broken("open set " + generation.text());
+    (object->committed() ? committed : unfinished) += object->footprint();
+  }
+  for (auto& [generation, entry] : node.retiring) retiring += entry.footprint;
+  if (unfinished != node.unfinished_bytes) return broken(unequal("unfinished", node.unfinished_bytes, unfinished));
+  if (committed != node.committed_bytes) return broken(unequal("committed", node.committed_bytes, committed));
+  if (retiring != node.retiring_bytes) return broken(unequal("retiring", node.retiring_bytes, retiring));
+  if (node.used_bytes() > node.capacity_bytes) return broken(unequal("used", node.used_bytes(), node.capacity_bytes));
+  bool all = node.policy->pick(SIZE_MAX, [&](Object&) { return ++in_policy > 0; });
+  if (!all || in_policy != node.committed_count()) {
+    return broken(unequal("objects in the policy", in_policy, node.committed_count()));
+  }
+  if (node.state != NodeState::kReady && !node.to_retire.empty()) return broken("retires queued before ready");
+  return {};
+}
+
+}  // namespace moontide::catalog

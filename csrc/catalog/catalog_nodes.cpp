@@ -1,0 +1,168 @@
+// Nodes come, report, go and give space back.
+#include "base/hash.h"
+#include "catalog/catalog.h"
+
+namespace moontide::catalog {
+
+Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
+  if (join.reported_term > term_) {
+    return fail(Code::kStale, "node " + id.text() + " has seen term " + std::to_string(join.reported_term) +
+                                  ", this is term " + std::to_string(term_));
+  }
+  if (join.capacity_bytes < entry_footprint(0) || join.capacity_bytes > kMaxObjectBytes) {
+    return fail(Code::kInvalid, "segment of " + std::to_string(join.capacity_bytes) + " bytes, must be from " +
+                                    std::to_string(entry_footprint(0)) + " to " + std::to_string(kMaxObjectBytes));
+  }
+  Node* node = nodes_.find(id);
+  if (node == nullptr) {
+    if (nodes_.size() >= limits_.max_nodes) {
+      return fail(Code::kOverloaded, "the pool has " + std::to_string(nodes_.size()) + " nodes, its limit");
+    }
+    node = &nodes_.insert(id);
+    node->capacity_bytes = join.capacity_bytes;
+    node->policy = make_policy_();
+  } else if (node->capacity_bytes != join.capacity_bytes) {
+    return fail(Code::kInvalid, "node " + id.text() + " lent " + std::to_string(node->capacity_bytes) +
+                                    " bytes before, now " + std::to_string(join.capacity_bytes));
+  }
+  node->address = join.address;
+  node->state = NodeState::kJoining;
+  ++node->join_round;
+  node->to_retire.clear();
+  return {};
+}
+
+Result<> Catalog::node_inventory(const NodeId& id, std::span<const InventoryEntry> entries) {
+  Node* node = nodes_.find(id);
+  if (node == nullptr || node->state != NodeState::kJoining) {
+    return fail(Code::kInvalid, "inventory of node " + id.text() + ", which is not joining");
+  }
+  for (const InventoryEntry& entry : entries) TRY_VOID(take_reported(*node, entry));
+  return {};
+}
+
+Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
+  auto refuse = [&](const char* what) {
+    return fail(Code::kInvalid, "inventory of node " + node.id.text() + ", generation " + entry.generation.text() +
+                                    ": " + what);
+  };
+  if (!key_valid(entry.key)) return refuse("bad key");
+  if (entry.generation.empty() || entry.generation.term > term_) return refuse("generation of no term so far");
+  if (entry.length > kMaxObjectBytes || entry.offset % kEntryAlignment != 0 || entry.offset > node.capacity_bytes ||
+      entry_footprint(entry.length) > node.capacity_bytes - entry.offset) {
+    return refuse("outside the segment");
+  }
+  if (node.retiring.contains(entry.generation)) return {};  // ordered again when the inventory is complete
+  if (auto known = node.objects.find(entry.generation); known != node.objects.end()) {
+    Object& object = *known->second;
+    if (object.key != entry.key || object.length != entry.length) return refuse("key or length changed");
+    object.join_round = node.join_round;
+    if (object.committed()) {  // the node knows better than the client that told the place
+      object.offset = entry.offset;
+      object.crc = entry.crc;
+    }
+    return {};
+  }
+  if (entry_footprint(entry.length) > node.free_bytes()) return refuse("more entries than the segment holds");
+  uint64_t key_hash = hash64(as_bytes(entry.key));
+  Object* live = objects_.find(entry.key);
+  bool news = last_ops_.newer(key_hash, entry.generation) && (live == nullptr || live->generation < entry.generation);
+  if (!news) {
+    add_retiring(node, entry.generation, {.key_hash = key_hash, .footprint = entry_footprint(entry.length)});
+    return {};
+  }
+  if (live != nullptr) retire(*live);
+  adopt(node, entry);
+  return {};
+}
+
+void Catalog::adopt(Node& node, const InventoryEntry& entry) {
+  Object& object = objects_.insert(entry.key);
+  object.node = &node;
+  object.generation = entry.generation;
+  object.length = entry.length;
+  object.offset = entry.offset;
+  object.crc = entry.crc;
+  object.state = ObjectState::kCommitted;
+  object.join_round = node.join_round;
+  node.objects.emplace(object.generation, &object);
+  node.committed_bytes += object.footprint();
+  node.policy->inserted(object);
+  ++counters_.adopted;
+}
+
+Result<> Catalog::node_ready(const NodeId& id) {
+  Node* node = nodes_.find(id);
+  if (node == nullptr || node->state != NodeState::kJoining) {
+    return fail(Code::kInvalid, "end of the inventory of node " + id.text() + ", which is not joining");
+  }
+  std::vector<Object*> gone;
+  for (auto& [generation, object] : node->objects) {
+    if (object->committed() && object->join_round != node->join_round) gone.push_back(object);
+  }
+  for (Object* object : gone) {
+    ++counters_.objects_lost;
+    retire(*object);
+  }
+  // Everything unacknowledged again, also what the inventory did not show: a put whose entry is only about to arrive
+  // at the node must be refused there before its bytes can be counted as free.
+  for (auto& [generation, retiring] : node->retiring) node->to_retire.push_back(generation);
+  node->state = NodeState::kReady;
+  return {};
+}
+
+void Catalog::node_away(const NodeId& id) {
+  Node* node = nodes_.find(id);
+  if (node == nullptr) return;
+  node->state = NodeState::kAway;
+  node->to_retire.clear();
+}
+
+void Catalog::node_lost(const NodeId& id) {
+  Node* node = nodes_.find(id);
+  if (node == nullptr) return;
+  while (!node->objects.empty()) {
+    Object& object = *node->objects.begin()->second;
+    // A failed put must not come to life when the node returns after all. A committed object may.
+    if (object.committed()) {
+      ++counters_.objects_lost;
+    } else {
+      last_ops_.ended(object.key_hash, object.generation);
+    }
+    detach(object);
+  }
+  for (auto& [generation, retiring] : node->retiring) end_retiring(retiring);
+  nodes_.erase(id);
+}
+
+std::vector<RetireOrder> Catalog::take_retires(size_t max_items) {
+  std::vector<RetireOrder> orders;
+  for (auto& [id, node] : nodes_) {
+    if (node.state != NodeState::kReady || node.to_retire.empty()) continue;
+    RetireOrder order{.node = id,
+                      .floor = node.unfinished.empty() ? Generation{term_, sequence_ + 1} : *node.unfinished.begin(),
+                      .items = {}};
+    while (!node.to_retire.empty() && order.items.size() < max_items) {
+      Generation generation = node.to_retire.front();
+      node.to_retire.pop_front();
+      auto it = node.retiring.find(generation);
+      if (it != node.retiring.end()) order.items.push_back({generation, it->second.key_hash});
+    }
+    if (!order.items.empty()) orders.push_back(std::move(order));
+  }
+  return orders;
+}
+
+void Catalog::retire_acked(const NodeId& id, std::span<const Generation> generations) {
+  Node* node = nodes_.find(id);
+  if (node == nullptr) return;
+  for (const Generation& generation : generations) {
+    auto it = node->retiring.find(generation);
+    if (it == node->retiring.end()) continue;
+    node->retiring_bytes -= it->second.footprint;
+    end_retiring(it->second);
+    node->retiring.erase(it);
+  }
+}
+
+}  // namespace moontide::catalog

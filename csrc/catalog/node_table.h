@@ -1,0 +1,77 @@
+// Nodes, the bytes of their segments, and the entries on their way out. Single-threaded.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "catalog/eviction.h"
+#include "catalog/types.h"
+
+namespace moontide::catalog {
+
+enum class NodeState : uint8_t {
+  kJoining,  // connected, inventory not complete: nothing is placed or retired on it
+  kReady,
+  kAway,  // not connected: what it holds is still located, nothing is placed or retired on it
+};
+
+// An entry that nobody may see any more and whose bytes the node has not given back yet.
+struct Retiring {
+  uint64_t key_hash = 0;
+  uint64_t footprint = 0;
+};
+
+struct Node {
+  NodeId id;
+  std::string address;
+  NodeState state = NodeState::kJoining;
+  uint32_t join_round = 0;  // counts joins: an object not vouched for in the current round is gone
+  uint64_t capacity_bytes = 0;
+  uint64_t unfinished_bytes = 0;
+  uint64_t committed_bytes = 0;
+  uint64_t retiring_bytes = 0;
+  std::map<Generation, Object*> objects;    // every live object on the node
+  std::set<Generation> unfinished;          // those of `objects` whose put is open
+  std::map<Generation, Retiring> retiring;  // ends with the node's acknowledgement
+  std::deque<Generation> to_retire;         // of `retiring`: not handed out since the node became ready
+  std::unique_ptr<EvictionPolicy> policy;   // over the committed objects
+  bool above_watermark = false;             // from the high watermark down to the low one
+
+  uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes; }
+  uint64_t free_bytes() const { return capacity_bytes - used_bytes(); }
+  // The bytes that are in use once every ordered retire is acknowledged.
+  uint64_t lasting_bytes() const { return unfinished_bytes + committed_bytes; }
+  size_t committed_count() const { return objects.size() - unfinished.size(); }
+};
+
+class NodeTable {
+ public:
+  using Map = std::map<NodeId, Node>;
+
+  Node* find(const NodeId& id);
+  const Node* find(const NodeId& id) const;
+  Node& insert(const NodeId& id);
+  void erase(const NodeId& id) { map_.erase(id); }
+  void clear() { map_.clear(); }
+  size_t size() const { return map_.size(); }
+  Map::iterator begin() { return map_.begin(); }
+  Map::iterator end() { return map_.end(); }
+  Map::const_iterator begin() const { return map_.begin(); }
+  Map::const_iterator end() const { return map_.end(); }
+
+  // The ready node that is least full after taking `footprint` bytes; null when none has that much free.
+  Node* least_full(uint64_t footprint);
+  // The ready node on which the fewest further bytes have to be evicted for `footprint`, open puts staying; null when
+  // none could ever be emptied far enough.
+  Node* cheapest_to_clear(uint64_t footprint);
+  // The ready node with the most committed objects; null when there is none.
+  Node* most_objects();
+  uint64_t largest_segment(bool ready_only) const;
+
+ private:
+  Map map_;
+};
+
+}  // namespace moontide::catalog

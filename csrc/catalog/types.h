@@ -1,0 +1,152 @@
+// What goes into the catalog and what comes out of it: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/id.h"
+#include "base/status.h"
+
+namespace moontide::catalog {
+
+using NodeId = InstanceId;    // a node process; a restarted node is another one
+using ClientId = InstanceId;  // a client process
+
+inline constexpr size_t kMaxKeyBytes = 1024;
+inline constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 46;
+inline constexpr uint64_t kEntryHeaderBytes = 64;
+inline constexpr uint64_t kEntryAlignment = 64;
+
+// The bytes an object of `length` <= kMaxObjectBytes takes in a segment. The node's allocator uses the same rule, so
+// that what the catalog counts is what the node has.
+constexpr uint64_t entry_footprint(uint64_t length) {
+  return (kEntryHeaderBytes + length + kEntryAlignment - 1) / kEntryAlignment * kEntryAlignment;
+}
+
+inline bool key_valid(std::string_view key) { return !key.empty() && key.size() <= kMaxKeyBytes; }
+
+// Every bound and every duration of a catalog.
+struct Limits {
+  int64_t put_timeout_ns = 30 * kSecond;  // from put_start until an unfinished put may be cancelled
+  int64_t lease_ns = 5 * kSecond;         // what a locate grants
+  size_t max_objects = 4'000'000;         // entries of any state; past the watermarks the coldest go
+  size_t max_nodes = 1024;
+  size_t max_endings = 1 << 18;  // keys whose last operation is remembered after the object left, see LastOps
+  uint32_t high_percent = 95;    // eviction starts above this share of a segment's bytes or of max_objects ...
+  uint32_t low_percent = 90;     // ... and goes on until this one
+  size_t evictions_per_step = 256;
+  size_t scan_per_step = 4096;  // candidates looked at in one step (those with a live lease are passed over)
+  size_t expiries_per_tick = 256;
+};
+
+// ---- nodes
+
+struct NodeJoin {
+  uint64_t capacity_bytes = 0;  // of the one segment that the node lends
+  std::string address;          // of the node's engine; opaque here
+  uint32_t reported_term = 0;   // the highest term the node has joined so far
+};
+
+struct InventoryEntry {
+  std::string key{};
+  Generation generation{};
+  uint64_t length = 0;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+};
+
+struct RetireItem {
+  Generation generation{};
+  uint64_t key_hash = 0;
+};
+
+// "Clear the generation word of these entries, drop them, end your use of them, then acknowledge."
+struct RetireOrder {
+  NodeId node{};
+  Generation floor{};  // no put older than this is open on the node: a ticket below it can be refused
+  std::vector<RetireItem> items{};
+};
+
+// ---- puts
+
+struct PutRequest {
+  std::string key{};
+  uint64_t length = 0;
+  uint64_t token = 0;  // chosen by the client, unique among its puts: asking again with it is answered again
+};
+
+// `code` kOk: the rest says where. kAlreadyExists, kTooLarge, kNoSpace (room is being made: ask again),
+// kUnavailable (no node takes objects now), kInvalid (key).
+struct PutGrant {
+  Code code = Code::kOk;
+  NodeId node{};
+  Generation generation{};
+  uint64_t key_hash = 0;
+  uint64_t length = 0;
+  int64_t expires_in_ns = 0;
+};
+
+struct PutPlaced {
+  std::string key{};
+  Generation generation{};
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+};
+
+struct PutRef {
+  std::string key{};
+  Generation generation{};
+};
+
+// ---- reads
+
+struct Place {
+  Code code = Code::kNotFound;
+  NodeId node{};
+  Generation generation{};
+  uint64_t offset = 0;  // of the entry's header
+  uint64_t length = 0;  // of the payload behind it
+  uint32_t crc = 0;
+  int64_t lease_ns = 0;
+};
+
+struct Listed {
+  std::string key{};
+  uint64_t length = 0;
+  Generation generation{};
+  NodeId node{};
+};
+
+struct ListPage {
+  std::vector<Listed> items{};
+  std::string resume_after;  // not empty: there may be more after this key
+};
+
+struct Stats {
+  uint64_t nodes = 0;
+  uint64_t nodes_ready = 0;
+  uint64_t capacity_bytes = 0;
+  uint64_t unfinished_bytes = 0;
+  uint64_t committed_bytes = 0;
+  uint64_t retiring_bytes = 0;
+  uint64_t unfinished = 0;
+  uint64_t committed = 0;
+  uint64_t retiring = 0;
+  // since the catalog was made
+  uint64_t located = 0;
+  uint64_t missed = 0;
+  uint64_t evicted = 0;
+  uint64_t removed = 0;
+  uint64_t puts_granted = 0;
+  uint64_t puts_committed = 0;
+  uint64_t puts_expired = 0;
+  uint64_t puts_stale = 0;
+  uint64_t puts_no_space = 0;
+  uint64_t adopted = 0;
+  uint64_t objects_lost = 0;
+};
+
+}  // namespace moontide::catalog
