@@ -64,7 +64,7 @@ void SocketStream::resume() {
 
 void SocketStream::post_pump() {
   reactor_.post([this, alive = alive_] {
-    if (*alive && !paused_) read_turn();
+    if (*alive && sink_ != nullptr && !paused_) read_turn();
   });
 }
 
