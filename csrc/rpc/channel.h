@@ -30,6 +30,8 @@ struct Reply {
   std::vector<io::Fd> fds;
 };
 
+inline constexpr int64_t kNoTimeout = -1;
+
 class Channel;
 
 // Answers one request, once; may be kept and used in a later turn. Dropped without an answer, it answers INTERNAL.
@@ -77,12 +79,16 @@ class Channel final : private io::StreamSink {
   // Starts reading. Called once, before any message is expected.
   void start(Handlers handlers);
 
-  // `answer` runs exactly once: with the reply, the peer's refusal, TIMED_OUT after `timeout_ns`, PEER_LOST when the
+  // Other handlers from the next message on: a connection changes hands after its handshake.
+  void rebind(Handlers handlers);
+
+  // `answer` runs exactly once: with the reply, the peer's refusal, TIMED_OUT after `timeout_ns` (kNoTimeout: the
+  // caller has a deadline of its own), PEER_LOST when the
   // stream ends first, CANCELED when the channel is closed or destroyed here.
   void call(uint16_t type, Bytes payload, int64_t timeout_ns, Answer answer, const std::vector<int>& fds = {});
 
   // Fire and forget, in order with calls.
-  void notify(uint16_t type, Bytes payload);
+  void notify(uint16_t type, Bytes payload, const std::vector<int>& fds = {});
 
   // Ends the channel; outstanding calls get CANCELED in later turns, `closed` is not called.
   void close();
@@ -130,6 +136,7 @@ class Channel final : private io::StreamSink {
   std::unordered_map<uint64_t, Call> calls_;
   uint64_t next_id_ = 1;
   size_t requests_in_ = 0;
+  uint64_t bindings_ = 0;  // how often handlers were set: a running one is not put back over a newer one
 };
 
 }  // namespace moontide::rpc

@@ -1,0 +1,259 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "engine/handshake.h"
+
+namespace moontide::engine {
+namespace {
+
+constexpr size_t kIncomingMax = 1024;  // connections that have not said hello
+constexpr size_t kLostTokensMax = 16;  // per peer
+constexpr size_t kLostPeersMax = 4096;
+
+std::string read_boot_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+}  // namespace
+
+Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options)
+    : reactor_(reactor), network_(network), options_(std::move(options)), instance_(InstanceId::make(reactor.random())),
+      holds_(reactor, options_.holds_max), pulls_(*this), sweep_(reactor) {
+  if (options_.boot_id.empty()) options_.boot_id = read_boot_id();
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(io::Reactor& reactor, io::Network& network, EngineOptions options,
+                                               TransportFactory transports) {
+  std::unique_ptr<Engine> engine(new Engine(reactor, network, std::move(options)));
+  TRY(auto generations, memory::GenerationTable::create());
+  engine->registry_ = std::make_unique<memory::Registry>(std::move(generations));
+  engine->transports_ = transports(*engine->registry_, engine->options_);
+  TRY_VOID(engine->listen());
+  return engine;
+}
+
+Result<> Engine::listen() {
+  auto accepted = [this](std::unique_ptr<io::Stream> stream) { accept(std::move(stream)); };
+  TRY(auto listener, network_.listen(options_.listen, accepted));
+  address_ = listener->address();
+  listeners_.push_back(std::move(listener));
+  // for itself, and for peers of this host; an engine without them works, over tcp
+  if (auto own = network_.listen("inproc:" + instance_.text(), accepted)) listeners_.push_back(std::move(*own));
+  if (options_.local_reads != LocalReads::kOff) {
+    std::string name = "unix:@moontide-" + instance_.text();
+    if (auto local = network_.listen(name, accepted)) {
+      local_name_ = name;
+      listeners_.push_back(std::move(*local));
+    }
+  }
+  return {};
+}
+
+Engine::~Engine() {
+  alive_.reset();
+  listeners_.clear();
+  for (auto& [number, acceptor] : std::exchange(incoming_, {})) std::static_pointer_cast<Acceptor>(acceptor)->close();
+  auto active = std::exchange(active_, {});
+  for (auto& [number, transfer] : active) {
+    if (auto live = transfer.lock()) live->abandon();
+  }
+  auto links = std::exchange(links_, {});
+  for (auto& [number, link] : links) link->close({Code::kClosed, "the engine was closed"});
+}
+
+// --- regions ---
+
+Result<memory::RegionRef> Engine::add_region(std::byte* address, uint64_t length, uint8_t access, std::string name,
+                                             std::shared_ptr<memory::Arena> arena) {
+  TRY(auto region, registry_->add(address, length, access, std::move(name), std::move(arena)));
+  for (auto& [number, link] : links_) link->region_added(*region);
+  return region;
+}
+
+Result<> Engine::remove_region(uint32_t id, std::move_only_function<void()> on_quiet) {
+  TRY_VOID(registry_->remove(id, std::move(on_quiet)));
+  for (auto& [number, link] : links_) link->region_removed(id);
+  return {};
+}
+
+// --- links ---
+
+void Engine::accept(std::unique_ptr<io::Stream> stream) {
+  if (incoming_.size() >= kIncomingMax) {
+    ++counters_.refused;
+    return;  // closes it
+  }
+  uint64_t number = next_incoming_++;
+  auto acceptor = std::make_shared<Acceptor>(*this, std::move(stream), [this, number] { incoming_.erase(number); });
+  incoming_.emplace(number, acceptor);
+  acceptor->start();
+}
+
+void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened) {
+  for (auto& [number, link] : links_) {
+    if (link->initiator() && link->open() && link->peer_address() == address) {
+      reactor_.post([link = link, opened = std::move(opened)]() mutable { opened(link); });
+      return;
+    }
+  }
+  auto& waiting = opening_[address];
+  waiting.push_back(std::move(opened));
+  if (waiting.size() > 1) return;
+  bool own = address == address_;
+  std::make_shared<Opener>(*this, own ? "inproc:" + instance_.text() : address, timeout_ns,
+                           [this, address](Result<LinkRef> link) { finish_open(address, std::move(link)); })
+      ->start();
+}
+
+void Engine::finish_open(const std::string& address, Result<LinkRef> link) {
+  auto found = opening_.extract(address);
+  if (found.empty()) return;
+  for (Opened& opened : found.mapped()) opened(link);
+}
+
+LinkRef Engine::adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity identity) {
+  if (links_.size() >= options_.links_max) {
+    ++counters_.refused;
+    return nullptr;
+  }
+  identity.number = next_link_++;
+  rpc::Channel* raw = channel.get();
+  auto link = std::make_shared<Link>(*this, std::move(channel), std::move(identity));
+  links_.emplace(link->number(), link);
+  ++counters_.links_opened;
+  std::weak_ptr<Link> weak = link;
+  raw->rebind({
+      .request = [weak](rpc::Incoming request, rpc::Responder responder) {
+        if (auto live = weak.lock()) live->handle_request(std::move(request), std::move(responder));
+      },
+      .notice = [weak](rpc::Incoming notice) {
+        if (auto live = weak.lock()) live->handle_notice(std::move(notice));
+      },
+      .closed = [weak](Error cause) {
+        if (auto live = weak.lock()) live->close({Code::kPeerLost, cause.message});
+      },
+  });
+  return link;
+}
+
+void Engine::link_closed(Link& link, const Error& cause) {
+  links_.erase(link.number());
+  pulls_.link_closed(link);
+  holds_.link_closed(link.number());
+  if (cause.code != Code::kClosed) ++counters_.links_lost;
+  auto handle = handle_numbers_.lower_bound({link.number(), 0});
+  while (handle != handle_numbers_.end() && handle->first.first == link.number()) {
+    handles_.erase(handle->second);
+    handle = handle_numbers_.erase(handle);
+  }
+  if (lost_tokens_.size() >= kLostPeersMax) lost_tokens_.erase(lost_tokens_.begin());
+  auto& tokens = lost_tokens_[link.peer_instance()];
+  tokens.push_back(link.token());
+  if (tokens.size() > kLostTokensMax) tokens.erase(tokens.begin());
+}
+
+std::vector<InstanceId> Engine::superseded(const InstanceId& peer) const {
+  auto found = lost_tokens_.find(peer);
+  return found == lost_tokens_.end() ? std::vector<InstanceId>{} : found->second;
+}
+
+void Engine::drop_links(const std::vector<InstanceId>& tokens) {
+  for (const InstanceId& token : tokens) {
+    if (LinkRef link = link_by_token(token)) link->close({Code::kPeerLost, "the peer opened another link instead"});
+  }
+}
+
+LinkRef Engine::link_by_token(const InstanceId& token) const {
+  for (const auto& [number, link] : links_) {
+    if (link->token() == token && !link->initiator()) return link;
+  }
+  return nullptr;
+}
+
+void Engine::dispatch(const LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
+  auto handler = handlers_.find(request.type);
+  if (handler == handlers_.end()) return responder.refuse({Code::kUnsupported, "nobody answers message " + std::to_string(request.type)});
+  handler->second(link, std::move(request), std::move(responder));
+}
+
+// --- handles ---
+
+uint64_t Engine::handle(const LinkRef& link, uint32_t region) {
+  auto remote = link->region(region);
+  if (!remote || !link->open()) return 0;
+  auto [at, added] = handle_numbers_.try_emplace({link->number(), region}, next_handle_);
+  if (added) handles_.emplace(next_handle_++, Handle{link, remote});
+  return at->second;
+}
+
+void Engine::region_gone(uint64_t link, uint32_t region) {
+  auto found = handle_numbers_.find({link, region});
+  if (found == handle_numbers_.end()) return;
+  handles_.erase(found->second);
+  handle_numbers_.erase(found);
+}
+
+Engine::Target Engine::resolve(uint64_t handle) const {
+  auto found = handles_.find(handle);
+  if (found == handles_.end()) return {};
+  return {found->second.link.lock(), found->second.region};
+}
+
+// --- transfers ---
+
+Result<TransferRef> Engine::make_transfer(TransferOptions options) {
+  if (active_.size() >= options_.transfers_max) return fail(Code::kOverloaded, std::to_string(active_.size()) + " transfers are under way");
+  uint64_t number = next_transfer_++;
+  // alive until quiet, whoever forgets it
+  auto quiet = std::move(options.quiet);
+  auto keep = std::make_shared<TransferRef>();
+  options.quiet = [this, number, keep, quiet = std::move(quiet)]() mutable {
+    active_.erase(number);
+    TransferRef last = std::move(*keep);
+    if (quiet) quiet();
+  };
+  auto transfer = std::make_shared<Transfer>(*this, number, std::move(options));
+  *keep = transfer;
+  active_.emplace(number, transfer);
+  return transfer;
+}
+
+void Engine::launch(const TransferRef& transfer, std::span<const Record> records) {
+  transfer->plan(records);
+  transfer->launch();
+  sweep_soon();
+}
+
+Result<TransferRef> Engine::submit(std::span<const Record> records, TransferOptions options) {
+  TRY(auto transfer, make_transfer(std::move(options)));
+  launch(transfer, records);
+  return transfer;
+}
+
+size_t Engine::hostages() const {
+  return std::ranges::count_if(active_, [](const auto& item) {
+    auto live = item.second.lock();
+    return live && live->done();
+  });
+}
+
+void Engine::sweep_soon() {
+  if (active_.empty() || sweep_.running()) return;
+  sweep_.start(std::max<int64_t>(options_.progress_timeout_ns / 8, kMillisecond), [this] { sweep(); });
+}
+
+void Engine::sweep() {
+  int64_t now = reactor_.now_ns();
+  std::vector<TransferRef> live;
+  for (auto& [number, transfer] : active_) {
+    if (auto locked = transfer.lock()) live.push_back(std::move(locked));
+  }
+  for (auto& transfer : live) transfer->check_deadline(now);
+  sweep_soon();
+}
+
+}  // namespace moontide::engine

@@ -1,0 +1,140 @@
+// The transfer engine's façade: regions, peers, transfers, holds. One engine has one listening address and one identity.
+//
+// Thread: everything under one lock (io::Driver in a process, nothing in the simulation), except Transfer's synchronous
+// work, see transfer.h. Callbacks run in turns of the reactor or inside the call that made them due.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/holds.h"
+#include "engine/link.h"
+#include "engine/options.h"
+#include "engine/pull.h"
+#include "engine/transfer.h"
+#include "io/network.h"
+#include "memory/region.h"
+#include "transport/transport.h"
+
+namespace moontide::engine {
+
+using TransportFactory = std::function<transport::TransportList(memory::Registry& registry, const EngineOptions& options)>;
+
+struct EngineCounters {
+  uint64_t transfers = 0, transfers_failed = 0, bytes_read = 0, bytes_written = 0;
+  uint64_t retries = 0, links_opened = 0, links_lost = 0, refused = 0, pulls_served = 0;
+  std::map<std::string, uint64_t> bytes_by_path;
+};
+
+class Engine {
+ public:
+  // Listens at options.listen. `network` must outlive the engine. Errors as Network::listen.
+  static Result<std::unique_ptr<Engine>> create(io::Reactor& reactor, io::Network& network, EngineOptions options,
+                                                TransportFactory transports);
+  ~Engine();
+
+  const std::string& address() const { return address_; }
+  const InstanceId& instance() const { return instance_; }
+  const EngineOptions& options() const { return options_; }
+
+  // --- regions ---
+  Result<memory::RegionRef> add_region(std::byte* address, uint64_t length, uint8_t access, std::string name,
+                                       std::shared_ptr<memory::Arena> arena = nullptr);
+  // See memory::Registry::remove.
+  Result<> remove_region(uint32_t id, std::move_only_function<void()> on_quiet);
+  memory::Registry& registry() { return *registry_; }
+
+  // --- peers ---
+  using Opened = std::move_only_function<void(Result<LinkRef>)>;
+  // Opens a link to the engine at `address`, or gives the one that is open to it. `opened` runs once, in a later turn.
+  void open(const std::string& address, int64_t timeout_ns, Opened opened);
+  // A number for `Record::handle`, valid while link and region are. 0: no such region.
+  uint64_t handle(const LinkRef& link, uint32_t region);
+
+  // Requests of peers with `type` >= kApplicationFirst.
+  using Handler = std::function<void(const LinkRef& link, rpc::Incoming request, rpc::Responder responder)>;
+  void serve(uint16_t type, Handler handler) { handlers_[type] = std::move(handler); }
+
+  // --- transfers ---
+  // Starts a batch. INVALID, DENIED and so on for a whole batch that cannot start; failures of single records are
+  // results in the transfer. `done` runs once when the outcome is there.
+  Result<TransferRef> submit(std::span<const Record> records, TransferOptions options);
+
+  Holds& holds() { return holds_; }
+  const EngineCounters& counters() const { return counters_; }
+  size_t links() const { return links_.size(); }
+  size_t hostages() const;  // transfers that have an outcome and are not quiet
+
+  // --- for the engine's own parts ---
+  // The two halves of submit(): `quiet` of the options may look at the transfer in between.
+  Result<TransferRef> make_transfer(TransferOptions options);
+  void launch(const TransferRef& transfer, std::span<const Record> records);
+  std::weak_ptr<bool> alive() const { return alive_; }
+  struct Target {
+    LinkRef link;
+    transport::RemoteRegionRef region;
+  };
+  Target resolve(uint64_t handle) const;
+  io::Reactor& reactor() { return reactor_; }
+  io::Network& network() { return network_; }
+  transport::TransportList& transports() { return transports_; }
+  EngineCounters& mutable_counters() { return counters_; }
+  void link_closed(Link& link, const Error& cause);
+  void region_gone(uint64_t link, uint32_t region);
+  void dispatch(const LinkRef& link, rpc::Incoming request, rpc::Responder responder);
+  void sweep_soon();
+  const std::string& boot_id() const { return options_.boot_id; }
+  const std::string& local_name() const { return local_name_; }
+  LinkRef adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity identity);
+  std::vector<InstanceId> superseded(const InstanceId& peer) const;
+  void drop_links(const std::vector<InstanceId>& tokens);
+  LinkRef link_by_token(const InstanceId& token) const;
+  PullServer& pulls() { return pulls_; }
+
+ private:
+  Engine(io::Reactor& reactor, io::Network& network, EngineOptions options);
+  Result<> listen();
+  void accept(std::unique_ptr<io::Stream> stream);
+  void sweep();
+  void finish_open(const std::string& address, Result<LinkRef> link);
+
+  io::Reactor& reactor_;
+  io::Network& network_;
+  EngineOptions options_;
+  InstanceId instance_;
+  std::string address_;
+  std::string local_name_;
+  std::unique_ptr<memory::Registry> registry_;
+  transport::TransportList transports_;
+  Holds holds_;
+  PullServer pulls_;
+  EngineCounters counters_;
+  std::vector<std::unique_ptr<io::Listener>> listeners_;
+
+  std::map<uint64_t, LinkRef> links_;
+  uint64_t next_link_ = 1;
+  std::map<std::string, std::vector<Opened>> opening_;
+  std::map<InstanceId, std::vector<InstanceId>> lost_tokens_;  // by peer: links that it may not know to be over
+  std::map<uint64_t, std::shared_ptr<void>> incoming_;         // connections that have not said hello
+  uint64_t next_incoming_ = 1;
+
+  struct Handle {
+    std::weak_ptr<Link> link;
+    transport::RemoteRegionRef region;
+  };
+  std::unordered_map<uint64_t, Handle> handles_;
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> handle_numbers_;
+  uint64_t next_handle_ = 1;
+
+  std::map<uint16_t, Handler> handlers_;
+  std::map<uint64_t, std::weak_ptr<Transfer>> active_;  // without quiet
+  uint64_t next_transfer_ = 1;
+  io::Timer sweep_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace moontide::engine

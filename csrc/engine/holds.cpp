@@ -1,0 +1,89 @@
+#include "engine/holds.h"
+
+#include <algorithm>
+
+namespace moontide::engine {
+
+Result<> Holds::add(Bytes id, Bytes payload, int64_t ttl_ns) {
+  if (id.empty() || id.size() > kIdBytesMax) return fail(Code::kInvalid, "hold id of " + std::to_string(id.size()) + " bytes");
+  if (ttl_ns <= 0) return fail(Code::kInvalid, "hold ttl of " + std::to_string(ttl_ns) + " ns");
+  if (holds_.size() + ended_.size() >= count_max_) {
+    return fail(Code::kNoSpace, std::to_string(holds_.size()) + " holds and " + std::to_string(ended_.size()) + " ended ones not drained");
+  }
+  Hold hold{std::move(payload), ttl_ns, reactor_.now_ns() + ttl_ns};
+  if (!holds_.emplace(std::move(id), std::move(hold)).second) return fail(Code::kAlreadyExists, "the hold id is in use");
+  arm();
+  return {};
+}
+
+Result<> Holds::end(ByteView id) {
+  auto hold = find(id);
+  if (hold == holds_.end()) return fail(Code::kNotFound, "no such hold");
+  finish(hold, HoldEnd::kEnded);
+  return {};
+}
+
+std::vector<std::pair<Bytes, HoldEnd>> Holds::drain() {
+  expire();
+  std::vector<std::pair<Bytes, HoldEnd>> out(std::make_move_iterator(ended_.begin()), std::make_move_iterator(ended_.end()));
+  ended_.clear();
+  return out;
+}
+
+Result<Holds::Claimed> Holds::claim(ByteView id, uint64_t link) {
+  expire();  // the timer may be late (a stopped process), the deadline is not
+  auto hold = find(id);
+  if (hold == holds_.end()) return fail(Code::kNotFound, "no such hold");
+  if (hold->second.claimed_by != 0 && hold->second.claimed_by != link) return fail(Code::kDenied, "another peer claimed the hold");
+  hold->second.claimed_by = link;
+  hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
+  return Claimed{&hold->second.payload, hold->second.ttl_ns};
+}
+
+void Holds::renew(ByteView id, uint64_t link) {
+  expire();
+  auto hold = find(id);
+  if (hold != holds_.end() && hold->second.claimed_by == link) hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
+}
+
+Result<> Holds::release(ByteView id, uint64_t link) {
+  expire();
+  auto hold = find(id);
+  if (hold == holds_.end()) return fail(Code::kExpired, "the hold is over: it expired or was ended before its release");
+  if (hold->second.claimed_by != link) return fail(Code::kDenied, "the hold was not claimed on this link");
+  finish(hold, HoldEnd::kReleased);
+  return {};
+}
+
+void Holds::link_closed(uint64_t link) {
+  for (auto hold = holds_.begin(); hold != holds_.end();) {
+    auto next = std::next(hold);
+    if (hold->second.claimed_by == link) finish(hold, HoldEnd::kPeerLost);
+    hold = next;
+  }
+}
+
+Holds::Map::iterator Holds::find(ByteView id) { return holds_.find(to_bytes(id)); }
+
+void Holds::finish(Map::iterator hold, HoldEnd how) {
+  ended_.emplace_back(hold->first, how);
+  holds_.erase(hold);
+}
+
+void Holds::arm() {
+  if (sweep_.running() || holds_.empty()) return;
+  int64_t next = INT64_MAX;
+  for (const auto& [id, hold] : holds_) next = std::min(next, hold.deadline_ns);
+  sweep_.start(std::max(next - reactor_.now_ns(), kMillisecond), [this] { expire(), arm(); });
+}
+
+void Holds::expire() {
+  int64_t now = reactor_.now_ns();
+  for (auto hold = holds_.begin(); hold != holds_.end();) {
+    auto next = std::next(hold);
+    if (hold->second.deadline_ns <= now) finish(hold, HoldEnd::kExpired);
+    hold = next;
+  }
+}
+
+}  // namespace moontide::engine

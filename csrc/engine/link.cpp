@@ -1,0 +1,300 @@
+#include "engine/link.h"
+
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace moontide::engine {
+namespace {
+
+constexpr size_t kRemoteRegionsMax = memory::GenerationTable::kWords;
+constexpr size_t kRegionsPerNotice = 512;
+
+}  // namespace
+
+Link::Link(Engine& engine, std::unique_ptr<rpc::Channel> channel, Identity identity)
+    : engine_(engine), channel_(std::move(channel)), identity_(std::move(identity)) {}
+
+Link::~Link() = default;
+
+io::Reactor& Link::reactor() { return engine_.reactor(); }
+memory::Registry& Link::registry() { return engine_.registry(); }
+bool Link::same_instance() const { return identity_.peer == engine_.instance(); }
+
+// --- setting up ---
+
+void Link::start(std::move_only_function<void(Result<>)> ready) {
+  ready_ = std::move(ready);
+  pull_ = std::make_shared<PullEndpoint>(*this);
+  std::vector<const memory::Region*> regions;
+  for (const auto& [id, region] : registry().all()) regions.push_back(region.get());
+  make_endpoints();
+  send_regions(regions);
+  endpoint_settled();  // the count starts at one for this
+}
+
+void Link::make_endpoints() {
+  unsettled_ = 1;
+  for (auto& transport : engine_.transports()) {
+    std::string name(transport->name());
+    auto endpoint = transport->connect(*this);
+    if (!endpoint) {
+      paths_[name] = endpoint.error().message;
+      continue;
+    }
+    ways_.push_back({*endpoint, false});
+    ++unsettled_;
+  }
+  for (size_t i = 0; i < ways_.size(); ++i) {
+    ways_[i].endpoint->start([this, i, weak = weak_from_this()](Result<> outcome) {
+      auto self = weak.lock();
+      if (!self || !open()) return;
+      ways_[i].ready = outcome.has_value();
+      paths_[std::string(ways_[i].endpoint->name())] = outcome ? "" : outcome.error().message;
+      endpoint_settled();
+    });
+  }
+}
+
+void Link::endpoint_settled() {
+  if (unsettled_ > 0 && --unsettled_ == 0) {
+    wire::Ready message;
+    for (const auto& [name, reason] : paths_) message.paths.push_back({name, reason});
+    channel_->notify(wire::kReady, wire::encode(message));
+  }
+  if (unsettled_ == 0 && peer_ready_ && ready_) std::exchange(ready_, {})({});
+}
+
+// --- regions ---
+
+wire::RegionInfo Link::describe(const memory::Region& region) {
+  wire::RegionInfo info{region.id, region.generation, region.length, region.access, region.word, region.name, {}};
+  for (auto& transport : engine_.transports()) {
+    // addresses are for peers of this host, which can use them, and for nobody else
+    if (transport->same_host_only() && !same_host() && !same_instance()) continue;
+    if (auto key = transport->attach(region)) info.keys.push_back({std::string(transport->name()), std::move(*key)});
+  }
+  return info;
+}
+
+void Link::send_regions(const std::vector<const memory::Region*>& regions) {
+  wire::Regions message;
+  for (const memory::Region* region : regions) {
+    message.regions.push_back(describe(*region));
+    if (message.regions.size() == kRegionsPerNotice) {
+      channel_->notify(wire::kRegions, wire::encode(message));
+      message.regions.clear();
+    }
+  }
+  if (!message.regions.empty()) channel_->notify(wire::kRegions, wire::encode(message));
+}
+
+void Link::region_added(const memory::Region& region) {
+  if (!open()) return;
+  for (Way& way : ways_) way.endpoint->region_added(region);
+  send_regions({&region});
+}
+
+void Link::region_removed(uint32_t id) {
+  if (open()) channel_->notify(wire::kRegionGone, wire::encode(wire::RegionGone{id}));
+}
+
+void Link::add_regions(const wire::Regions& message) {
+  for (const wire::RegionInfo& info : message.regions) {
+    if (regions_.size() >= kRemoteRegionsMax) return close({Code::kOverloaded, "the peer announces too many regions"});
+    auto region = std::make_shared<transport::RemoteRegion>();
+    region->id = info.id;
+    region->generation = info.generation;
+    region->length = info.length;
+    region->access = info.access;
+    region->word = info.word;
+    region->name = info.name;
+    for (const wire::RegionKey& key : info.keys) {
+      // self and cma keys are one address: refuse anything that does not have its size
+      if ((key.transport == "self" || key.transport == "cma") && key.key.size() != sizeof(uint64_t)) continue;
+      region->keys.emplace_back(key.transport, key.key);
+    }
+    forget_region(info.id);
+    regions_[info.id] = std::move(region);
+  }
+}
+
+void Link::forget_region(uint32_t id) {
+  auto found = regions_.find(id);
+  if (found == regions_.end()) return;
+  found->second->live = false;
+  for (Way& way : ways_) way.endpoint->region_gone(*found->second);
+  regions_.erase(found);
+  engine_.region_gone(number(), id);
+}
+
+transport::RemoteRegionRef Link::region(uint32_t id) const {
+  auto found = regions_.find(id);
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+// --- paths ---
+
+std::shared_ptr<transport::Endpoint> Link::choose(const transport::RemoteRegion& remote, transport::Op op,
+                                                  const memory::Region& local, uint32_t attempt) const {
+  std::vector<std::shared_ptr<transport::Endpoint>> usable;
+  for (const Way& way : ways_) {  // best first: the order of the transport table
+    if (way.ready && way.endpoint->reaches(remote, op)) usable.push_back(way.endpoint);
+  }
+  bool direct = !usable.empty() && usable.front()->facts().synchronous;
+  if (op == transport::Op::kWrite && same_host() && !direct) {
+    auto can = [this](const char* name) {
+      auto found = peer_paths_.find(name);
+      return found != peer_paths_.end() && found->second.empty();
+    };
+    bool granted = (local.access & memory::kReadable) != 0;  // the peer reads it: only what was given leave for
+    bool in_arena = local.arena && local.arena->fd() >= 0;
+    if (granted && ((in_arena && can("shm")) || can("cma"))) usable.insert(usable.begin(), pull_);
+  }
+  if (usable.empty()) return nullptr;
+  return usable[std::min<size_t>(attempt, usable.size() - 1)];
+}
+
+transport::Endpoint* Link::endpoint(std::string_view name) {
+  for (Way& way : ways_) {
+    if (way.endpoint->name() == name) return way.endpoint.get();
+  }
+  return nullptr;
+}
+
+// --- messages ---
+
+void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
+  switch (request.type) {
+    case wire::kPing: return responder.reply(Bytes{});
+    case wire::kPull: return engine_.pulls().pull(shared_from_this(), request.payload, std::move(responder));
+    case wire::kFence: {
+      auto fence = wire::decode<wire::Fence>(request.payload);
+      if (!fence) return responder.refuse(fence.error());
+      if (auto* target = endpoint(fence->transport)) target->fence_stream(fence->stream);
+      return responder.reply(Bytes{});
+    }
+    case wire::kHoldClaim: {
+      auto hold = wire::decode<wire::HoldId>(request.payload);
+      if (!hold) return responder.refuse(hold.error());
+      auto claimed = engine_.holds().claim(hold->id, number());
+      if (!claimed) return responder.refuse(claimed.error());
+      return responder.reply(wire::HoldClaimed{*claimed->payload, static_cast<uint64_t>(claimed->ttl_ns)});
+    }
+    case wire::kHoldRelease: {
+      auto hold = wire::decode<wire::HoldId>(request.payload);
+      if (!hold) return responder.refuse(hold.error());
+      auto released = engine_.holds().release(hold->id, number());
+      if (!released) return responder.refuse(released.error());
+      return responder.reply(Bytes{});
+    }
+    default: return engine_.dispatch(shared_from_this(), std::move(request), std::move(responder));
+  }
+}
+
+void Link::handle_notice(rpc::Incoming notice) {
+  auto malformed = [this](const Error& error) { close({Code::kPeerLost, "the peer sent garbage: " + error.message}); };
+  switch (notice.type) {
+    case wire::kRegions: {
+      auto message = wire::decode<wire::Regions>(notice.payload);
+      return message ? add_regions(*message) : malformed(message.error());
+    }
+    case wire::kRegionGone: {
+      auto message = wire::decode<wire::RegionGone>(notice.payload);
+      return message ? forget_region(message->id) : malformed(message.error());
+    }
+    case wire::kReady: {
+      auto message = wire::decode<wire::Ready>(notice.payload);
+      if (!message) return malformed(message.error());
+      for (const wire::PathState& path : message->paths) {
+        if (peer_paths_.size() < 64) peer_paths_[path.transport] = path.reason;
+      }
+      peer_ready_ = true;
+      return endpoint_settled();
+    }
+    case wire::kTransport: {
+      auto message = wire::decode<wire::TransportMessage>(notice.payload);
+      if (!message) return malformed(message.error());
+      if (auto* target = endpoint(message->transport)) target->message(std::move(message->payload), std::move(notice.fds));
+      return;
+    }
+    case wire::kPullCancel: {
+      auto message = wire::decode<wire::PullCancel>(notice.payload);
+      return message ? engine_.pulls().cancel(shared_from_this(), message->id) : malformed(message.error());
+    }
+    case wire::kHoldRenew: {
+      auto message = wire::decode<wire::HoldId>(notice.payload);
+      return message ? engine_.holds().renew(message->id, number()) : malformed(message.error());
+    }
+    default: return;  // a newer peer's notices are not ours to understand
+  }
+}
+
+void Link::call(uint16_t type, Bytes payload, int64_t timeout_ns, rpc::Channel::Answer answer) {
+  if (channel_) return channel_->call(type, std::move(payload), timeout_ns, std::move(answer));
+  reactor().post([answer = std::move(answer)]() mutable { answer(fail(Code::kPeerLost, "the link to the peer is over")); });
+}
+
+void Link::send(std::string_view transport, Bytes message, const std::vector<int>& fds) {
+  if (channel_) channel_->notify(wire::kTransport, wire::encode(wire::TransportMessage{std::string(transport), std::move(message)}), fds);
+}
+
+void Link::open_stream(std::string_view transport, uint64_t id,
+                       std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) {
+  wire::DataStreamHello hello{identity_.token, std::string(transport), id};
+  int64_t timeout_ns = engine_.options().connect_timeout_ns;
+  engine_.network().connect(identity_.peer_address, timeout_ns, [this, weak = weak_from_this(), hello, timeout_ns, opened = std::move(opened)](
+                                                                    Result<std::unique_ptr<io::Stream>> stream) mutable {
+    auto self = weak.lock();
+    if (!self || !open()) return;
+    if (!stream) return opened(std::unexpected(stream.error()));
+    auto channel = std::make_shared<rpc::Channel>(reactor(), std::move(*stream));
+    channel->start({});
+    channel->call(wire::kDataStream, wire::encode(hello), timeout_ns, [channel, opened = std::move(opened)](Result<rpc::Reply> reply) mutable {
+      if (!reply) return opened(std::unexpected(reply.error()));
+      opened(channel->detach());
+    });
+  });
+}
+
+void Link::accept_stream(const std::string& transport, uint64_t id, std::unique_ptr<io::Stream> stream) {
+  if (auto* target = endpoint(transport)) target->accepted(id, std::move(stream));
+}
+
+void Link::fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) {
+  call(wire::kFence, wire::encode(wire::Fence{std::string(transport), id}), rpc::kNoTimeout,
+       [this, weak = weak_from_this(), fenced = std::move(fenced)](Result<rpc::Reply>) mutable {
+         // no answer means that the link is over, and with it the peer's side of the stream (superseded by the next link)
+         if (auto self = weak.lock()) fenced();
+       });
+  suspect(engine_.options().progress_timeout_ns);
+}
+
+// --- the end ---
+
+void Link::suspect(int64_t timeout_ns) {
+  if (!open() || std::exchange(suspected_, true)) return;
+  call(wire::kPing, {}, timeout_ns, [this, weak = weak_from_this(), timeout_ns](Result<rpc::Reply> reply) {
+    auto self = weak.lock();
+    if (!self) return;
+    suspected_ = false;
+    if (!reply && open()) {
+      close({Code::kPeerLost, "no sign of life for " + std::to_string(timeout_ns / kMillisecond) + " ms"});
+    }
+  });
+}
+
+void Link::close(Error cause) {
+  if (!channel_) return;
+  auto self = shared_from_this();
+  channel_->close();
+  reactor().post([channel = std::shared_ptr<rpc::Channel>(std::move(channel_))] {});  // it may be the caller
+  for (auto& [id, region] : regions_) region->live = false;
+  for (Way& way : ways_) way.endpoint->close(cause);
+  if (pull_) pull_->close(cause);
+  engine_.link_closed(*this, cause);
+  if (ready_) std::exchange(ready_, {})(std::unexpected(cause));
+  for (auto& callback : std::exchange(closed_callbacks_, {})) callback(cause);
+}
+
+}  // namespace moontide::engine

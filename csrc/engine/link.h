@@ -1,0 +1,118 @@
+// A link: everything between this engine and one peer. One control channel, the endpoints of the transports that work
+// between the two, and what is known of the peer's regions. Links are symmetric once they stand: whoever accepted may
+// use the other side's regions as well.
+//
+// Thread: under the engine's lock.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+#include "rpc/channel.h"
+#include "transport/transport.h"
+#include "wire/engine_messages.h"
+
+namespace moontide::engine {
+
+class Engine;
+
+class Link final : public transport::LinkContext, public std::enable_shared_from_this<Link> {
+ public:
+  struct Identity {
+    uint64_t number = 0;  // local, never used twice
+    InstanceId token;     // shared by both sides
+    InstanceId peer;
+    std::string peer_address;  // where the peer listens
+    bool initiator = false;
+    bool same_host = false;
+    std::shared_ptr<memory::GenerationView> generations;
+    io::PeerCredentials credentials;
+  };
+
+  Link(Engine& engine, std::unique_ptr<rpc::Channel> channel, Identity identity);
+  ~Link() override;
+
+  // Makes the endpoints and tells the peer about regions and paths. `ready` runs once, when the peer has told as much.
+  void start(std::move_only_function<void(Result<>)> ready);
+  // The link is over. Outstanding slices, calls and holds of the peer end with `cause`.
+  void close(Error cause);
+  // No progress on this link: ask the peer for a sign of life, and end the link when there is none.
+  void suspect(int64_t timeout_ns);
+
+  bool open() const { return channel_ != nullptr; }
+  uint64_t number() const { return identity_.number; }
+  const InstanceId& token() const { return identity_.token; }
+  const std::string& peer_address() const { return identity_.peer_address; }
+  rpc::Channel* channel() { return channel_.get(); }
+
+  // Of the application on top of the engine: a request to the peer's handler of `type` (>= kApplicationFirst), a
+  // notification of the link's end (kept until then).
+  void call(uint16_t type, Bytes payload, int64_t timeout_ns, rpc::Channel::Answer answer);
+  void on_closed(std::move_only_function<void(const Error&)> callback) { closed_callbacks_.push_back(std::move(callback)); }
+
+  const std::map<uint32_t, transport::RemoteRegionRef>& regions() const { return regions_; }
+  transport::RemoteRegionRef region(uint32_t id) const;
+
+  // The best usable path for `op` on `remote`; `local` decides whether the peer could pull. Null: none.
+  std::shared_ptr<transport::Endpoint> choose(const transport::RemoteRegion& remote, transport::Op op,
+                                              const memory::Region& local, uint32_t attempt) const;
+  // Transport → "" or the reason why this side cannot use it on this link.
+  const std::map<std::string, std::string>& paths() const { return paths_; }
+
+  // Called by the engine.
+  void region_added(const memory::Region& region);
+  void region_removed(uint32_t id);
+  void handle_request(rpc::Incoming request, rpc::Responder responder);
+  void handle_notice(rpc::Incoming notice);
+  void accept_stream(const std::string& transport, uint64_t id, std::unique_ptr<io::Stream> stream);
+
+  // LinkContext
+  io::Reactor& reactor() override;
+  memory::Registry& registry() override;
+  bool initiator() const override { return identity_.initiator; }
+  bool same_host() const override { return identity_.same_host; }
+  bool same_instance() const override;
+  InstanceId peer_instance() const override { return identity_.peer; }
+  const io::PeerCredentials* credentials() const override { return identity_.same_host ? &identity_.credentials : nullptr; }
+  std::shared_ptr<memory::GenerationView> generations() const override { return identity_.generations; }
+  void send(std::string_view transport, Bytes message, const std::vector<int>& fds) override;
+  void open_stream(std::string_view transport, uint64_t id,
+                   std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) override;
+  void fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) override;
+
+ private:
+  struct Way {
+    std::shared_ptr<transport::Endpoint> endpoint;
+    bool ready = false;
+  };
+
+  void make_endpoints();
+  void endpoint_settled();
+  void send_regions(const std::vector<const memory::Region*>& regions);
+  wire::RegionInfo describe(const memory::Region& region);
+  void add_regions(const wire::Regions& regions);
+  void forget_region(uint32_t id);
+  transport::Endpoint* endpoint(std::string_view name);
+
+  Engine& engine_;
+  std::unique_ptr<rpc::Channel> channel_;
+  Identity identity_;
+  std::vector<Way> ways_;
+  std::shared_ptr<transport::Endpoint> pull_;
+  std::map<std::string, std::string> paths_;
+  std::map<std::string, std::string> peer_paths_;
+  size_t unsettled_ = 0;
+  bool peer_ready_ = false;
+  bool suspected_ = false;
+  std::move_only_function<void(Result<>)> ready_;
+  std::map<uint32_t, transport::RemoteRegionRef> regions_;
+  std::vector<std::move_only_function<void(const Error&)>> closed_callbacks_;
+};
+
+using LinkRef = std::shared_ptr<Link>;
+
+}  // namespace moontide::engine

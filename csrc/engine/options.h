@@ -1,0 +1,27 @@
+// What an engine can be told. Parsed and checked by whoever makes the engine; here they are values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+
+namespace moontide::engine {
+
+// Which peer-free reads are used between processes of one host.
+enum class LocalReads : uint8_t { kAuto, kShm, kCma, kOff };
+
+struct EngineOptions {
+  std::string listen = "127.0.0.1:0";
+  int64_t progress_timeout_ns = 2 * kSecond;  // a transfer without any progress for so long has failed
+  int64_t connect_timeout_ns = 2 * kSecond;
+  LocalReads local_reads = LocalReads::kAuto;
+  uint32_t tcp_streams = 1;
+  uint64_t inline_bytes = 1u << 20;  // peer-free copies up to this size run in the submitting thread
+  uint32_t links_max = 4096;
+  uint32_t holds_max = 65536;
+  uint32_t transfers_max = 65536;
+  std::string boot_id;  // equal for engines on one host; empty: read from the system
+};
+
+}  // namespace moontide::engine

@@ -1,0 +1,29 @@
+// Turns a batch of records into parts: checks every record here, joins neighbours that are contiguous on both sides,
+// cuts what is longer than a slice.
+#pragma once
+
+#include "engine/engine.h"
+
+namespace moontide::engine {
+
+class Planner {
+ public:
+  Planner(Engine& engine, Transfer& transfer) : engine_(engine), transfer_(transfer) {}
+  void add(std::span<const Record> records);
+
+ private:
+  Result<> add_record(const Record& record, uint32_t index);
+  Result<> check(const Record& record, const transport::RemoteRegion& remote) const;
+  Transfer::Part& part_for(transport::Op op, const memory::RegionRef& local);
+  void add_piece(transport::Op op, const memory::RegionRef& local, transport::Piece piece, uint32_t index);
+
+  Engine& engine_;
+  Transfer& transfer_;
+  uint64_t last_handle_ = 0;
+  Engine::Target target_;
+  memory::RegionRef last_local_;
+  // the part that still takes pieces, by op and remote region
+  std::unordered_map<const transport::RemoteRegion*, Transfer::Part*> open_[2];
+};
+
+}  // namespace moontide::engine

@@ -1,0 +1,210 @@
+#include "engine/transfer.h"
+
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/planner.h"
+
+namespace moontide::engine {
+namespace {
+
+constexpr uint32_t kAttemptsMax = 4;
+
+bool worth_another_path(Code code) { return code == Code::kUnavailable || code == Code::kUnsupported; }
+
+}  // namespace
+
+Transfer::Transfer(Engine& engine, uint64_t number, TransferOptions options)
+    : engine_(engine), number_(number), options_(std::move(options)) {}
+
+Transfer::~Transfer() = default;
+
+std::string Transfer::path() const {
+  std::string out;
+  for (const std::string& name : paths_) out.append(out.empty() ? "" : "+").append(name);
+  return out;
+}
+
+void Transfer::plan(std::span<const Record> records) {
+  results_.assign(records.size(), Code::kOk);
+  Planner(engine_, *this).add(records);
+}
+
+void Transfer::launch() {
+  last_progress_ns_ = engine_.reactor().now_ns();
+  live_slices_ = parts_.size();
+  for (Part& part : parts_) route(part);
+  post_waiting();
+  if (!work_.empty() && !options_.caller_copies) run_in_reactor();
+  finish_if_complete();
+}
+
+// --- paths ---
+
+void Transfer::route(Part& part) {
+  part.endpoint = part.link->open() ? part.link->choose(*part.slice.remote, part.slice.op, *part.local, part.slice.attempts) : nullptr;
+  if (!part.endpoint) {
+    Error why = part.link->open() ? Error{Code::kUnsupported, "no path to region '" + part.slice.remote->name + "' of the peer"}
+                                  : Error{Code::kPeerLost, "the link to the peer is over"};
+    return settle(part, std::unexpected(why));
+  }
+  std::string name(part.endpoint->name());
+  if (std::ranges::find(paths_, name) == paths_.end()) paths_.push_back(name);
+  if (part.endpoint->facts().synchronous) {
+    work_.push_back(&part);
+    work_bytes_ += part.slice.length;
+  } else {
+    waiting_.push_back(&part);
+  }
+}
+
+void Transfer::post_waiting() {
+  auto self = shared_from_this();
+  for (size_t left = waiting_.size(); left > 0 && !waiting_.empty(); --left) {
+    Part* part = waiting_.front();
+    waiting_.pop_front();
+    if (part->endpoint->room() == 0) {
+      waiting_.push_back(part);
+      continue;
+    }
+    part->posted = true;
+    part->endpoint->post(part->slice);
+  }
+}
+
+std::optional<Transfer::Work> Transfer::take_work() {
+  if (work_.empty()) return std::nullopt;
+  Part* part = work_.front();
+  work_.pop_front();
+  work_bytes_ -= part->slice.length;
+  part->posted = true;
+  return Work{&part->slice, part->endpoint};
+}
+
+Result<> Transfer::Work::run() const { return endpoint->copy(*slice->remote, slice->op, slice->pieces); }
+
+void Transfer::finish_work(const Work& work, Result<> outcome) {
+  if (outcome) progressed(*work.slice, work.slice->length);
+  completed(*work.slice, std::move(outcome));
+}
+
+void Transfer::run_in_reactor() {
+  if (reactor_running_) return;
+  reactor_running_ = true;
+  engine_.reactor().post([self = shared_from_this()] {
+    self->reactor_running_ = false;
+    auto work = self->take_work();
+    if (!work) return;
+    self->finish_work(*work, work->run());
+    if (!self->work_.empty()) self->run_in_reactor();
+  });
+}
+
+// --- outcomes ---
+
+void Transfer::progressed(transport::Slice& slice, uint64_t bytes) {
+  last_progress_ns_ = engine_.reactor().now_ns();
+  parts_[slice.index].moved += bytes;
+  if (!done_) bytes_moved_ += bytes;
+}
+
+void Transfer::completed(transport::Slice& slice, Result<> outcome) {
+  auto self = shared_from_this();
+  Part& part = parts_[slice.index];
+  part.posted = false;
+  slice.endpoint = nullptr;
+  bool again = !outcome && !done_ && worth_another_path(outcome.error().code) && slice.attempts + 1 < kAttemptsMax;
+  if (again) {
+    ++slice.attempts;
+    ++engine_.mutable_counters().retries;
+    bytes_moved_ -= std::exchange(part.moved, 0);
+    route(part);
+    if (!work_.empty()) run_in_reactor();
+  } else {
+    settle(part, outcome);
+  }
+  post_waiting();
+  finish_if_complete();
+}
+
+void Transfer::settle(Part& part, const Result<>& outcome) {
+  if (std::exchange(part.over, true)) return;
+  --live_slices_;
+  if (outcome) {
+    auto& counters = engine_.mutable_counters();
+    (part.slice.op == transport::Op::kRead ? counters.bytes_read : counters.bytes_written) += part.slice.length;
+    counters.bytes_by_path[std::string(part.endpoint->name())] += part.slice.length;
+  } else if (!done_) {
+    fail_records(part, outcome.error());
+  }
+}
+
+void Transfer::fail_records(const Part& part, const Error& error) {
+  if (error_.code == Code::kOk) error_ = error;
+  for (const Range& range : part.records) {
+    for (uint32_t i = 0; i < range.count; ++i) {
+      Code& result = results_[range.first + i];
+      if (result == Code::kOk) result = error.code;
+    }
+  }
+}
+
+void Transfer::finish_if_complete() {
+  if (live_slices_ > 0) return;
+  if (!done_) set_done();
+  if (std::exchange(quiet_told_, true)) return;
+  pins_.clear();
+  if (options_.quiet) std::exchange(options_.quiet, {})();
+}
+
+void Transfer::set_done() {
+  done_ = true;
+  auto& counters = engine_.mutable_counters();
+  ++counters.transfers;
+  if (error_.code != Code::kOk) ++counters.transfers_failed;
+  if (options_.done) std::exchange(options_.done, {})();
+}
+
+void Transfer::cancel() { end_early({Code::kCanceled, "canceled by the caller"}); }
+
+void Transfer::end_early(const Error& error) {
+  if (done_) return;
+  auto self = shared_from_this();
+  for (Part& part : parts_) {
+    if (!part.over) fail_records(part, error);
+  }
+  work_.clear();
+  work_bytes_ = 0;
+  waiting_.clear();
+  set_done();  // the outcome comes first; what is under way ends behind it
+  for (Part& part : parts_) {
+    if (part.over) continue;
+    if (!part.posted) {
+      settle(part, std::unexpected(error));
+    } else if (part.slice.endpoint != nullptr) {
+      part.endpoint->cancel(part.slice);
+    }
+  }
+  finish_if_complete();
+}
+
+void Transfer::check_deadline(int64_t now_ns) {
+  if (done_) return;
+  post_waiting();
+  int64_t timeout = options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
+  if (now_ns - last_progress_ns_ < timeout) return;
+  std::vector<std::shared_ptr<Link>> links;
+  for (Part& part : parts_) {
+    if (!part.over && std::ranges::find(links, part.link) == links.end()) links.push_back(part.link);
+  }
+  end_early({Code::kTimedOut, "no progress for " + std::to_string(timeout / kMillisecond) + " ms"});
+  for (auto& link : links) link->suspect(timeout);
+}
+
+void Transfer::abandon() {
+  options_.done = {};
+  options_.quiet = {};
+  end_early({Code::kClosed, "the engine was closed"});
+}
+
+}  // namespace moontide::engine

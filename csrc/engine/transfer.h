@@ -1,0 +1,130 @@
+// A transfer: a batch of copies with one outcome and one quiet.
+//
+// Outcome (done): every record has its result, write-once; at the latest when nothing moved for the progress timeout.
+// Quiet: nothing of this transfer touches any memory any more. Until then the local regions stay pinned and the object
+// keeps itself alive through the engine.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace moontide::engine {
+
+class Engine;
+class Link;
+
+// As it crosses from Python: one packed array of these per batch.
+struct Record {
+  uint32_t op = 0;     // transport::Op
+  uint32_t flags = 0;  // must be 0
+  uint64_t local = 0;  // address inside one registered region
+  uint64_t handle = 0;  // Engine::handle
+  uint64_t offset = 0;  // in the remote region
+  uint64_t length = 0;  // 0 is a copy of nothing, and succeeds
+};
+static_assert(sizeof(Record) == 40);
+
+struct TransferOptions {
+  int64_t progress_timeout_ns = 0;  // 0: the engine's
+  std::move_only_function<void()> done = {};
+  std::move_only_function<void()> quiet = {};
+  bool caller_copies = false;  // the submitter runs take_work() itself; false: the reactor does, a slice per turn
+};
+
+class Transfer final : public transport::SliceOwner, public std::enable_shared_from_this<Transfer> {
+ public:
+  Transfer(Engine& engine, uint64_t number, TransferOptions options);
+  ~Transfer() override;
+
+  // --- under the engine's lock ---
+  bool done() const { return done_; }
+  bool quiet() const { return done_ && live_slices_ == 0; }
+  // Code per record, in order; kOk only for complete ones.
+  const std::vector<Code>& results() const { return results_; }
+  // What went wrong first, empty when nothing did.
+  const Error& error() const { return error_; }
+  uint64_t bytes() const { return bytes_total_; }
+  uint64_t bytes_moved() const { return bytes_moved_; }
+  // Names of the paths that carried it, in order of first use: "shm", "cma+tcp".
+  std::string path() const;
+
+  // Ends it with CANCELED unless it is done; quiet follows.
+  void cancel();
+
+  // Copies without a peer's help ("synchronous work"). Taken under the lock, run without it, reported under it.
+  struct Work {
+    transport::Slice* slice = nullptr;
+    std::shared_ptr<transport::Endpoint> endpoint;
+    Result<> run() const;
+  };
+  std::optional<Work> take_work();
+  void finish_work(const Work& work, Result<> outcome);
+  uint64_t work_bytes() const { return work_bytes_; }
+
+  // --- for the engine ---
+  void plan(std::span<const Record> records);
+  void launch();
+  // Looks whether the deadline on progress has passed.
+  void check_deadline(int64_t now_ns);
+  // The engine goes away: everything ends now.
+  void abandon();
+
+  // SliceOwner
+  void progressed(transport::Slice& slice, uint64_t bytes) override;
+  void completed(transport::Slice& slice, Result<> outcome) override;
+
+ private:
+  friend class Planner;
+  struct Range {
+    uint32_t first;
+    uint32_t count;
+  };
+  struct Part {
+    transport::Slice slice;
+    std::shared_ptr<Link> link;
+    memory::RegionRef local;
+    std::shared_ptr<transport::Endpoint> endpoint;
+    std::vector<Range> records;  // whose bytes it carries
+    uint64_t moved = 0;
+    bool posted = false;
+    bool over = false;
+  };
+
+  void route(Part& part);
+  void post_waiting();
+  void settle(Part& part, const Result<>& outcome);
+  void fail_records(const Part& part, const Error& error);
+  void finish_if_complete();
+  void set_done();
+  void end_early(const Error& error);
+  void run_in_reactor();
+
+  Engine& engine_;
+  uint64_t number_;
+  TransferOptions options_;
+  int64_t last_progress_ns_ = 0;
+  std::vector<Code> results_;
+  Error error_{Code::kOk, ""};
+  bool done_ = false;
+  bool quiet_told_ = false;
+  uint64_t bytes_total_ = 0, bytes_moved_ = 0, work_bytes_ = 0;
+  std::deque<Part> parts_;  // addresses stay
+  size_t live_slices_ = 0;
+  std::deque<Part*> work_;     // for synchronous endpoints
+  std::deque<Part*> waiting_;  // for room at asynchronous ones
+  std::unordered_map<const memory::Region*, memory::Pin> pins_;
+  std::vector<std::string> paths_;
+  bool reactor_running_ = false;
+};
+
+using TransferRef = std::shared_ptr<Transfer>;
+
+}  // namespace moontide::engine

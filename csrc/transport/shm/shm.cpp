@@ -1,0 +1,108 @@
+#include "transport/shm/shm.h"
+
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "memory/copy.h"
+#include "wire/codec.h"
+
+namespace moontide::transport {
+namespace {
+
+// An arena is named by the id of the region that covers it whole (Engine::allocate registers it so).
+struct ArenaKey {
+  uint32_t region = 0;
+  uint64_t size = 0;
+  auto fields() { return std::tie(region, size); }
+};
+
+constexpr size_t kArenasMax = 4096;  // per peer: what it may make this process map
+
+class ShmEndpoint final : public Endpoint {
+ public:
+  explicit ShmEndpoint(LinkContext& link) : link_(link), generations_(link.generations()) {}
+
+  std::string_view name() const override { return "shm"; }
+  Facts facts() const override {
+    return {.synchronous = true, .writes = false, .latency_us = 0.3, .bytes_per_us = 9000};
+  }
+
+  void start(std::move_only_function<void(Result<>)> ready) override {
+    if (!generations_) {
+      ready(fail(Code::kUnsupported, "the peer's generation table is not mapped"));
+      return;
+    }
+    for (const auto& [id, region] : link_.registry().all()) announce(*region);
+    ready({});
+  }
+
+  void announce(const memory::Region& region) {
+    if (!region.arena || region.arena->fd() < 0) return;
+    link_.send(name(), wire::encode(ArenaKey{region.id, region.arena->size()}), {region.arena->fd()});
+  }
+
+  void message(Bytes payload, std::vector<io::Fd> fds) override {
+    auto key = wire::decode<ArenaKey>(payload);
+    if (!key || fds.size() != 1) return;
+    std::unique_lock lock(mutex_);
+    if (mappings_.size() >= kArenasMax) return;
+    auto mapping = memory::Mapping::map(fds[0].get(), key->size);
+    if (mapping) mappings_[key->region] = std::move(*mapping);
+  }
+
+  bool reaches(const RemoteRegion& remote, Op op) const override {
+    if (op != Op::kRead || remote.key(name()) == nullptr) return false;
+    std::shared_lock lock(mutex_);
+    auto found = mappings_.find(remote.id);
+    return found != mappings_.end() && found->second->size() >= remote.length;
+  }
+
+  Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces) override {
+    if (op != Op::kRead) return fail(Code::kUnsupported, "shm only reads");
+    std::shared_ptr<memory::Mapping> mapping;
+    {
+      std::shared_lock lock(mutex_);
+      auto found = mappings_.find(remote.id);
+      if (found == mappings_.end()) return fail(Code::kStale, "arena of region " + std::to_string(remote.id) + " is not mapped");
+      mapping = found->second;
+    }
+    for (const Piece& piece : pieces) {
+      if (!range_inside(piece.offset, piece.length, mapping->size())) return fail(Code::kDenied, "outside the arena");
+      memory::copy(piece.local, mapping->data() + piece.offset, piece.length);
+    }
+    if (!generations_->is_current(remote.word, remote.generation)) {
+      return fail(Code::kStale, "region " + std::to_string(remote.id) + " was unregistered meanwhile");
+    }
+    return {};
+  }
+
+  void region_added(const memory::Region& region) override { announce(region); }
+
+  void region_gone(const RemoteRegion& remote) override {
+    std::unique_lock lock(mutex_);
+    mappings_.erase(remote.id);
+  }
+
+  void close(const Error&) override {}
+
+ private:
+  LinkContext& link_;
+  std::shared_ptr<memory::GenerationView> generations_;
+  mutable std::shared_mutex mutex_;  // copies run outside the engine's lock
+  std::map<uint32_t, std::shared_ptr<memory::Mapping>> mappings_;
+};
+
+}  // namespace
+
+std::optional<Bytes> ShmTransport::attach(const memory::Region& region) {
+  if (!region.arena || region.arena->fd() < 0) return std::nullopt;
+  return Bytes{};
+}
+
+Result<std::shared_ptr<Endpoint>> ShmTransport::connect(LinkContext& link) {
+  if (!link.same_host()) return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
+  return std::make_shared<ShmEndpoint>(link);
+}
+
+}  // namespace moontide::transport

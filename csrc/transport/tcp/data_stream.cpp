@@ -1,0 +1,227 @@
+#include "transport/tcp/data_stream.h"
+
+namespace moontide::transport::tcp {
+namespace {
+
+constexpr size_t kScratchBytes = 64u << 10;
+constexpr size_t kServeBytesMax = 8u << 20;  // answers queued for a peer that asks faster than it takes
+
+template <class T>
+MutableBytes raw(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+DataStream::DataStream(uint64_t id, std::unique_ptr<io::Stream> stream, DataStreamOwner& owner)
+    : id_(id), stream_(std::move(stream)), owner_(owner) {}
+
+// --- sending ---
+
+void DataStream::send_header(Kind kind, uint64_t tag, Code code, uint64_t length) {
+  Header header;
+  header.kind = kind;
+  header.tag = tag;
+  header.code = static_cast<uint32_t>(code);
+  header.length = length;
+  stream_->write(raw(header));
+}
+
+void DataStream::send_request(Kind kind, uint64_t tag, const Slice& slice) {
+  struct {
+    Header header;
+    Place places[kPiecesMax];
+  } frame;
+  frame.header = {};
+  frame.header.kind = kind;
+  frame.header.tag = tag;
+  frame.header.count = static_cast<uint16_t>(slice.pieces.size());
+  frame.header.length = kind == Kind::kWrite ? slice.length : 0;
+  for (size_t i = 0; i < slice.pieces.size(); ++i) {
+    frame.places[i] = {slice.remote->id, 0, slice.remote->generation, slice.pieces[i].offset, slice.pieces[i].length};
+  }
+  stream_->write(raw(frame).first(sizeof(Header) + slice.pieces.size() * sizeof(Place)));
+}
+
+void DataStream::send_read(uint64_t tag, const Slice& slice) { send_request(Kind::kRead, tag, slice); }
+
+void DataStream::send_write(uint64_t tag, const Slice& slice) {
+  send_request(Kind::kWrite, tag, slice);
+  for (const Piece& piece : slice.pieces) {
+    // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
+    // with it or gone
+    stream_->write_reference({piece.local, piece.length}, [this, tag, n = piece.length](Result<> outcome) {
+      if (outcome) owner_.progressed(tag, n);
+    });
+  }
+}
+
+// --- receiving ---
+
+MutableBytes DataStream::want() {
+  if (stage_ == Stage::kHeader) {
+    if (stream_->pending() > kServeBytesMax) {
+      paused_ = true;
+      return {};
+    }
+    return raw(header_).subspan(filled_);
+  }
+  if (stage_ == Stage::kPlaces) return std::as_writable_bytes(std::span(places_)).subspan(filled_);
+  if (!into_scratch_) {
+    const Target& target = targets_[target_];
+    // asked before every read: memory that was withdrawn since the last one gets no further byte
+    bool wanted = target.region ? target.region->live : owner_.reading(header_.tag) != nullptr;
+    if (wanted) return {target.at + target_filled_, target.length - target_filled_};
+    into_scratch_ = true;
+    if (target.region) code_ = Code::kStale;
+  }
+  if (scratch_.empty()) scratch_.resize(kScratchBytes);
+  return MutableBytes(scratch_).first(std::min<uint64_t>(left_, scratch_.size()));
+}
+
+void DataStream::arrived(size_t count) {
+  switch (stage_) {
+    case Stage::kHeader:
+      filled_ += count;
+      if (filled_ == sizeof header_) header_complete();
+      return;
+    case Stage::kPlaces:
+      filled_ += count;
+      if (filled_ == places_.size() * sizeof(Place)) places_complete();
+      return;
+    case Stage::kPayload:
+      left_ -= count;
+      if (!into_scratch_) {
+        target_filled_ += count;
+        if (target_filled_ == targets_[target_].length) ++target_, target_filled_ = 0;
+        if (header_.kind == Kind::kReadData) owner_.progressed(header_.tag, count);
+      }
+      if (left_ == 0) payload_complete();
+  }
+}
+
+bool DataStream::header_complete() {
+  if (auto checked = header_.check(); !checked) return refuse(checked.error());
+  if (header_.count > 0) {
+    stage_ = Stage::kPlaces;
+    filled_ = 0;
+    places_.resize(header_.count);
+    return true;
+  }
+  if (header_.kind == Kind::kReadData && header_.code == 0) {
+    if (!aim_read_answer()) return refuse({Code::kInvalid, "read answer of the wrong length"});
+    stage_ = Stage::kPayload;
+    if (left_ == 0) payload_complete();
+    return true;
+  }
+  if (header_.length != 0) return refuse({Code::kInvalid, "payload with a refusal"});
+  uint64_t tag = header_.tag;
+  Code code = header_.code > static_cast<uint32_t>(Code::kInternal) ? Code::kInternal : static_cast<Code>(header_.code);
+  Op op = header_.kind == Kind::kWriteDone ? Op::kWrite : Op::kRead;
+  next_frame();
+  owner_.answered(tag, op, code);
+  return false;
+}
+
+bool DataStream::places_complete() {
+  if (header_.kind == Kind::kRead) {
+    serve_read();
+    next_frame();
+    return true;
+  }
+  uint64_t sum = 0;
+  for (const Place& place : places_) {
+    if (!range_inside(sum, place.length, kPayloadMax)) return refuse({Code::kInvalid, "pieces of a data frame too long"});
+    sum += place.length;
+  }
+  if (sum != header_.length) return refuse({Code::kInvalid, "pieces and payload of a data frame differ in length"});
+  aim_write();
+  stage_ = Stage::kPayload;
+  if (left_ == 0) payload_complete();
+  return true;
+}
+
+void DataStream::aim_write() {
+  targets_.clear();
+  target_ = 0, target_filled_ = 0;
+  left_ = header_.length;
+  code_ = Code::kOk;
+  for (const Place& place : places_) {
+    auto region = owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kWritable);
+    if (!region) {  // all or nothing: the payload of a frame with a bad place goes nowhere
+      code_ = region.error().code;
+      into_scratch_ = true;
+      return;
+    }
+    if (place.length > 0) targets_.push_back({*region, (*region)->address + place.offset, place.length});
+  }
+  into_scratch_ = false;
+}
+
+bool DataStream::aim_read_answer() {
+  targets_.clear();
+  target_ = 0, target_filled_ = 0;
+  left_ = header_.length;
+  Slice* slice = owner_.reading(header_.tag);
+  into_scratch_ = slice == nullptr;  // canceled meanwhile: drain it
+  if (slice == nullptr) return true;
+  if (slice->length != header_.length) return false;
+  for (const Piece& piece : slice->pieces) {
+    if (piece.length > 0) targets_.push_back({nullptr, piece.local, piece.length});
+  }
+  return true;
+}
+
+void DataStream::payload_complete() {
+  Kind kind = header_.kind;
+  uint64_t tag = header_.tag;
+  Code code = code_;
+  targets_.clear();
+  next_frame();
+  if (kind == Kind::kWrite) {
+    send_header(Kind::kWriteDone, tag, code, 0);
+  } else {
+    owner_.answered(tag, Op::kRead, Code::kOk);
+  }
+}
+
+void DataStream::serve_read() {
+  std::vector<memory::RegionRef> regions;
+  uint64_t length = 0;
+  for (const Place& place : places_) {
+    auto region = owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kReadable);
+    if (!region || !range_inside(length, place.length, kPayloadMax)) {
+      send_header(Kind::kReadData, header_.tag, region ? Code::kTooLarge : region.error().code, 0);
+      return;
+    }
+    regions.push_back(std::move(*region));
+    length += place.length;
+  }
+  send_header(Kind::kReadData, header_.tag, Code::kOk, length);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    ByteView bytes{regions[i]->address + places_[i].offset, places_[i].length};
+    // the pin keeps the region's memory until the kernel has its copy, or until this stream is destroyed
+    stream_->write_reference(bytes, [this, pin = memory::Pin(regions[i])](Result<> outcome) mutable {
+      pin.release();
+      if (outcome && paused_ && stream_->pending() <= kServeBytesMax / 2) {
+        paused_ = false;
+        stream_->resume();
+      }
+    });
+  }
+}
+
+void DataStream::next_frame() {
+  stage_ = Stage::kHeader;
+  filled_ = 0;
+  code_ = Code::kOk;
+}
+
+bool DataStream::refuse(const Error& why) {
+  owner_.stream_closed(*this, why);
+  return false;
+}
+
+void DataStream::closed(Error cause) { owner_.stream_closed(*this, cause); }
+
+}  // namespace moontide::transport::tcp

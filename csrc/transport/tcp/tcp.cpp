@@ -1,0 +1,229 @@
+#include "transport/tcp/tcp.h"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <unordered_map>
+
+#include "transport/tcp/data_stream.h"
+
+namespace moontide::transport {
+namespace {
+
+constexpr size_t kSlicesMax = 64;       // posted and not answered, all streams together
+constexpr size_t kFencedIdsMax = 1024;  // remembered for streams that were fenced before they arrived
+constexpr size_t kStreamsMax = 64;
+
+class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
+ public:
+  TcpEndpoint(LinkContext& link, uint32_t streams) : link_(link), streams_wanted_(streams) {}
+
+  std::string_view name() const override { return "tcp"; }
+  Facts facts() const override { return {.latency_us = 25, .bytes_per_us = 3000}; }
+  void start(std::move_only_function<void(Result<>)> ready) override { ready({}); }
+  bool reaches(const RemoteRegion& remote, Op) const override { return remote.key(name()) != nullptr; }
+  size_t room() const override {
+    size_t used = pending_.size() + waiting_.size();
+    return used < kSlicesMax ? kSlicesMax - used : 0;
+  }
+
+  void post(Slice& slice) override {
+    slice.endpoint = this;
+    slice.tag = next_tag_++;
+    if (streams_.empty()) {
+      waiting_.push_back(&slice);
+      want_streams();
+    } else {
+      send(slice);
+    }
+  }
+
+  void cancel(Slice& slice) override {
+    if (auto at = std::ranges::find(waiting_, &slice); at != waiting_.end()) {
+      waiting_.erase(at);
+      slice.owner->completed(slice, fail(Code::kCanceled, ""));
+      return;
+    }
+    auto found = pending_.find(slice.tag);
+    if (found == pending_.end() || found->second.slice != &slice) return;
+    if (slice.op == Op::kRead) {
+      // the answer, also one that is arriving now, goes into scratch from here on (DataStream::want)
+      forget(found);
+      slice.owner->completed(slice, fail(Code::kCanceled, ""));
+    } else if (tcp::DataStream* stream = found->second.stream) {
+      // bytes of it may be in the socket already: give the stream up and have the owner drop it
+      reset(*stream, {Code::kCanceled, "a write on the same stream was canceled"});
+    }
+  }
+
+  void message(Bytes, std::vector<io::Fd>) override {  // the twin has something to send and may not open streams itself
+    if (link_.initiator()) want_streams();
+  }
+
+  void accepted(uint64_t id, std::unique_ptr<io::Stream> stream) override {
+    if (fenced_.contains(id) || streams_.size() >= kStreamsMax) return;
+    add(id, std::move(stream));
+  }
+
+  void fence_stream(uint64_t id) override {
+    if (fenced_.size() >= kFencedIdsMax) fenced_.erase(fenced_.begin());
+    fenced_.insert(id);
+    for (auto& stream : streams_) {
+      if (stream->id() == id) {
+        reset(*stream, {Code::kUnavailable, "the peer dropped the stream"});
+        return;
+      }
+    }
+  }
+
+  void close(const Error& cause) override {
+    closed_ = true;
+    streams_.clear();  // nothing lands or is read any more
+    auto waiting = std::exchange(waiting_, {});
+    auto pending = std::exchange(pending_, {});
+    for (Slice* slice : waiting) slice->owner->completed(*slice, std::unexpected(cause));
+    for (auto& [tag, entry] : pending) entry.slice->owner->completed(*entry.slice, std::unexpected(cause));
+  }
+
+ private:
+  struct Pending {
+    Slice* slice;
+    tcp::DataStream* stream;  // null: the stream is gone and being fenced
+  };
+  using PendingMap = std::unordered_map<uint64_t, Pending>;
+
+  // --- streams ---
+
+  void want_streams() {
+    if (!link_.initiator()) {
+      if (!std::exchange(asked_, true)) link_.send(name(), {}, {});
+      return;
+    }
+    while (streams_.size() + opening_ < streams_wanted_) {
+      ++opening_;
+      uint64_t id = next_stream_id_++;
+      link_.open_stream(name(), id, [this, alive = std::weak_ptr<bool>(alive_), id](Result<std::unique_ptr<io::Stream>> stream) {
+        if (alive.expired() || closed_) return;
+        --opening_;
+        if (stream) {
+          add(id, std::move(*stream));
+        } else if (streams_.empty() && opening_ == 0) {
+          fail_waiting(stream.error());
+        }
+      });
+    }
+  }
+
+  void add(uint64_t id, std::unique_ptr<io::Stream> stream) {
+    asked_ = false;
+    streams_.push_back(std::make_unique<tcp::DataStream>(id, std::move(stream), static_cast<tcp::DataStreamOwner&>(*this)));
+    streams_.back()->start();
+    auto waiting = std::exchange(waiting_, {});
+    for (Slice* slice : waiting) send(*slice);
+  }
+
+  void fail_waiting(const Error& cause) {
+    auto waiting = std::exchange(waiting_, {});
+    for (Slice* slice : waiting) {
+      slice->owner->completed(*slice, fail(Code::kUnavailable, "no data stream: " + cause.text()));
+    }
+  }
+
+  // Ends a stream. Reads on it are quiet at once; writes only when the owner of the target has dropped it too.
+  void reset(tcp::DataStream& stream, const Error& cause) {
+    uint64_t id = stream.id();
+    std::vector<uint64_t> reads, writes;
+    for (auto& [tag, entry] : pending_) {
+      if (entry.stream != &stream) continue;
+      entry.stream = nullptr;
+      (entry.slice->op == Op::kRead ? reads : writes).push_back(tag);
+    }
+    std::erase_if(streams_, [&](const auto& candidate) { return candidate.get() == &stream; });
+    std::ranges::sort(reads);
+    std::ranges::sort(writes);
+    for (uint64_t tag : reads) finish(tag, std::unexpected(Error{Code::kUnavailable, cause.message}));
+    if (writes.empty()) return;
+    link_.fence_stream(name(), id, [this, alive = std::weak_ptr<bool>(alive_), writes, cause] {
+      if (alive.expired()) return;
+      for (uint64_t tag : writes) {
+        Code code = cause.code == Code::kCanceled ? Code::kCanceled : Code::kUnavailable;
+        finish(tag, fail(code, cause.message));
+      }
+    });
+  }
+
+  // --- slices ---
+
+  void send(Slice& slice) {
+    auto& stream = **std::ranges::min_element(streams_, {}, [](const auto& s) { return s->outstanding; });
+    pending_.emplace(slice.tag, Pending{&slice, &stream});
+    stream.outstanding += slice.length + 1;
+    if (slice.op == Op::kRead) {
+      stream.send_read(slice.tag, slice);
+    } else {
+      stream.send_write(slice.tag, slice);
+    }
+  }
+
+  void forget(PendingMap::iterator at) {
+    if (at->second.stream) at->second.stream->outstanding -= at->second.slice->length + 1;
+    pending_.erase(at);
+  }
+
+  void finish(uint64_t tag, Result<> outcome) {
+    auto found = pending_.find(tag);
+    if (found == pending_.end()) return;
+    Slice& slice = *found->second.slice;
+    forget(found);
+    slice.owner->completed(slice, std::move(outcome));
+  }
+
+  // --- DataStreamOwner ---
+
+  memory::Registry& registry() override { return link_.registry(); }
+
+  Slice* reading(uint64_t tag) override {
+    auto found = pending_.find(tag);
+    return found != pending_.end() && found->second.slice->op == Op::kRead ? found->second.slice : nullptr;
+  }
+
+  void progressed(uint64_t tag, uint64_t bytes) override {
+    auto found = pending_.find(tag);
+    if (found != pending_.end()) found->second.slice->owner->progressed(*found->second.slice, bytes);
+  }
+
+  void answered(uint64_t tag, Op op, Code code) override {
+    auto found = pending_.find(tag);
+    if (found == pending_.end() || found->second.slice->op != op) return;
+    if (code == Code::kOk) {
+      finish(tag, {});
+    } else {
+      finish(tag, fail(code, "refused by the owner of the memory"));
+    }
+  }
+
+  void stream_closed(tcp::DataStream& stream, const Error& cause) override {
+    reset(stream, {Code::kUnavailable, "data stream lost: " + cause.text()});
+  }
+
+  LinkContext& link_;
+  uint32_t streams_wanted_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::vector<std::unique_ptr<tcp::DataStream>> streams_;
+  std::deque<Slice*> waiting_;
+  PendingMap pending_;
+  std::set<uint64_t> fenced_;
+  uint64_t next_tag_ = 1;
+  uint64_t next_stream_id_ = 1;
+  uint32_t opening_ = 0;
+  bool asked_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Endpoint>> TcpTransport::connect(LinkContext& link) {
+  return std::make_shared<TcpEndpoint>(link, streams_);
+}
+
+}  // namespace moontide::transport

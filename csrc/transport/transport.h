@@ -1,0 +1,171 @@
+// The transport contract. A transport moves slices between this process and one peer per endpoint; the engine decides
+// what goes where, retries and reports. tests/contract runs one suite over every transport.
+//
+// Thread: all calls come under the engine's lock (one driver at a time), except Endpoint::copy, see there.
+// A transport opens no control sockets: it talks to its twin over the link's control channel (LinkContext::send) and
+// asks the link for data streams.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/id.h"
+#include "base/status.h"
+#include "io/network.h"
+#include "memory/region.h"
+
+namespace moontide::transport {
+
+enum class Op : uint8_t { kRead = 1, kWrite = 2 };
+
+// A peer's region as this side knows it.
+struct RemoteRegion {
+  uint32_t id = 0;
+  uint64_t generation = 0;
+  uint64_t length = 0;
+  uint8_t access = 0;  // memory::Access bits
+  uint32_t word = 0;   // in the peer's generation table
+  std::string name;
+  std::vector<std::pair<std::string, Bytes>> keys;  // transport name → what its attach() gave on the other side
+  bool live = true;                                 // false once the peer unregistered it or the link is over
+
+  const Bytes* key(std::string_view transport) const;
+};
+
+using RemoteRegionRef = std::shared_ptr<RemoteRegion>;
+
+// One contiguous copy: `length` bytes between local memory and `offset` in the remote region.
+struct Piece {
+  std::byte* local = nullptr;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+class Endpoint;
+struct Slice;
+
+// Whoever posted a slice hears of it here, in turns of the reactor or inside the endpoint's calls.
+class SliceOwner {
+ public:
+  virtual ~SliceOwner() = default;
+  // Bytes of the slice moved (some of them; also reported before completion, so that deadlines on progress work).
+  virtual void progressed(Slice& slice, uint64_t bytes) = 0;
+  // Exactly once per posted slice, with the outcome *and* quiet: from here on nothing of the transport touches the
+  // slice's local memory, no byte of it can land at the target any more, and a successful write is visible there.
+  virtual void completed(Slice& slice, Result<> outcome) = 0;
+};
+
+// The unit of scheduling: pieces of one direction on one remote region.
+struct Slice {
+  Op op = Op::kRead;
+  RemoteRegionRef remote;
+  std::vector<Piece> pieces;
+  uint64_t length = 0;  // of all pieces
+  SliceOwner* owner = nullptr;
+  Endpoint* endpoint = nullptr;  // where it is posted now
+  uint64_t tag = 0;              // the endpoint's own
+  uint32_t attempts = 0;
+  size_t index = 0;  // in the owner's list
+};
+
+// What an endpoint is like; facts, not wishes.
+struct Facts {
+  bool synchronous = false;     // copies in the calling thread by copy(); else post() and completed()
+  bool reads = true;
+  bool writes = true;           // false: the owner has to pull (the engine asks it to)
+  uint64_t slice_bytes = 1u << 20;
+  uint32_t slice_pieces = 256;
+  double latency_us = 0;        // to begin with, for choosing a path
+  double bytes_per_us = 0;
+};
+
+// What a link gives to its endpoints. Outlives them.
+class LinkContext {
+ public:
+  virtual ~LinkContext() = default;
+  virtual io::Reactor& reactor() = 0;
+  virtual memory::Registry& registry() = 0;
+  // True on the side that opened the link: the one that makes data streams.
+  virtual bool initiator() const = 0;
+  // Both ends run on one host and share a local socket namespace.
+  virtual bool same_host() const = 0;
+  virtual bool same_instance() const = 0;
+  virtual InstanceId peer_instance() const = 0;
+  // Of the peer process (same host only).
+  virtual const io::PeerCredentials* credentials() const = 0;
+  // The peer's generation words (same host only).
+  virtual std::shared_ptr<memory::GenerationView> generations() const = 0;
+  // To the endpoint of the same transport at the other side, in order. Descriptors only on the same host.
+  virtual void send(std::string_view transport, Bytes message, const std::vector<int>& fds) = 0;
+  // Initiator only: connects data stream `id` (unique on the link, the transport's choice), which the twin gets by
+  // Endpoint::accepted().
+  virtual void open_stream(std::string_view transport, uint64_t id,
+                           std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) = 0;
+  // Asks the other side to do nothing more with what came over data stream `id` of this link and to close it; `fenced`
+  // runs when it said so, or when the link ended.
+  virtual void fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) = 0;
+};
+
+class Endpoint {
+ public:
+  // Everything posted is quiet when the destructor returns; completions of what was outstanding are *not* called.
+  virtual ~Endpoint() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual Facts facts() const = 0;
+
+  // Sets up (exchanges keys, probes); `ready` runs once, with the reason where this link cannot use the transport.
+  virtual void start(std::move_only_function<void(Result<>)> ready) = 0;
+
+  // Can this endpoint do `op` on `remote`? (shm: only regions in arenas that are mapped here.)
+  virtual bool reaches(const RemoteRegion& remote, Op op) const = 0;
+
+  // Synchronous endpoints: moves the pieces now, in the calling thread. Any thread, several at a time, without the
+  // lock; the caller keeps pins on the local memory and a reference on the endpoint. STALE when the remote region's
+  // generation had changed by the time the last byte was read; PEER_LOST, DENIED as the system says.
+  virtual Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces);
+
+  // Asynchronous endpoints: how many slices can be taken now (back-pressure).
+  virtual size_t room() const { return SIZE_MAX; }
+  // Takes the slice; it is completed() exactly once, later or inside this call. The slice stays alive until then.
+  virtual void post(Slice& slice);
+  // Wants it over: completed() follows as soon as it is quiet, with CANCELED unless it was done already.
+  virtual void cancel(Slice& slice);
+
+  // A region of this process was registered (its announcement to the peer follows), one of the peer's is gone.
+  virtual void region_added(const memory::Region& region) { (void)region; }
+  virtual void region_gone(const RemoteRegion& remote) { (void)remote; }
+
+  // A message of the twin, a data stream of the twin.
+  virtual void message(Bytes payload, std::vector<io::Fd> fds);
+  virtual void accepted(uint64_t stream_id, std::unique_ptr<io::Stream> stream);
+  // The twin asks to fence: afterwards nothing that came over that stream lands here any more.
+  virtual void fence_stream(uint64_t stream_id);
+
+  // The link is over: completes everything outstanding with `cause`; after it returns the endpoint touches nothing.
+  virtual void close(const Error& cause) = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;
+
+  // What peers need to reach `region` by this transport; empty: nothing needed; nullopt: it cannot be reached so.
+  virtual std::optional<Bytes> attach(const memory::Region& region) = 0;
+
+  // True when keys are given to peers on the same host only (they hold addresses).
+  virtual bool same_host_only() const { return true; }
+
+  // Null with a reason where the transport cannot serve such a link at all (other host, forbidden by configuration).
+  virtual Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) = 0;
+};
+
+using TransportList = std::vector<std::unique_ptr<Transport>>;
+
+}  // namespace moontide::transport

@@ -1,0 +1,167 @@
+// What two engines say to each other on the control channel of a link.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/id.h"
+#include "wire/codec.h"
+
+namespace moontide::wire {
+
+inline constexpr uint16_t kProtocolMin = 1;
+inline constexpr uint16_t kProtocolMax = 1;
+
+enum EngineMessage : uint16_t {
+  kProbe = 1,       // request: who are you, which protocols, how are you reached on one host
+  kHello = 2,       // request: this connection is the control channel of a new link
+  kDataStream = 3,  // request: this connection is a data stream of a link; after the reply it carries no messages
+  kRegions = 4,     // notice: regions that can be reached now
+  kRegionGone = 5,  // notice
+  kReady = 6,       // notice: which transports this side can use on the link
+  kTransport = 7,   // notice between the endpoints of one transport, with descriptors
+  kFence = 8,       // request: drop a data stream; the reply says that nothing of it lands any more
+  kPull = 9,        // request: read from my memory into yours
+  kPullCancel = 10, // notice
+  kPing = 11,       // request
+  kHoldClaim = 20,  // request
+  kHoldRenew = 21,  // notice
+  kHoldRelease = 22,  // request
+  kApplicationFirst = 256,  // from here on: whoever uses the engine
+};
+
+struct ProtocolRange {
+  uint16_t min = kProtocolMin;
+  uint16_t max = kProtocolMax;
+  auto fields() { return std::tie(min, max); }
+};
+
+struct Probe {
+  ProtocolRange protocol;
+  auto fields() { return std::tie(protocol); }
+};
+
+struct ProbeReply {
+  ProtocolRange protocol;
+  InstanceId instance;
+  std::string boot_id;     // equal on one host
+  std::string local_name;  // "unix:@…", empty: none
+  auto fields() { return std::tie(protocol, instance, boot_id, local_name); }
+};
+
+struct Hello {
+  ProtocolRange protocol;
+  InstanceId instance;
+  std::string address;  // where this side listens
+  bool local = false;   // over the local socket, with the generation table's descriptor
+  std::vector<InstanceId> superseded;  // tokens of earlier links that must be over before this one counts
+  auto fields() { return std::tie(protocol, instance, address, local, superseded); }
+};
+
+struct HelloReply {
+  uint16_t protocol = 0;
+  InstanceId instance;
+  InstanceId token;  // of the link
+  auto fields() { return std::tie(protocol, instance, token); }
+};
+
+struct DataStreamHello {
+  InstanceId token;
+  std::string transport;
+  uint64_t id = 0;
+  auto fields() { return std::tie(token, transport, id); }
+};
+
+struct RegionKey {
+  std::string transport;
+  Bytes key;
+  auto fields() { return std::tie(transport, key); }
+};
+
+struct RegionInfo {
+  uint32_t id = 0;
+  uint64_t generation = 0;
+  uint64_t length = 0;
+  uint8_t access = 0;
+  uint32_t word = 0;
+  std::string name;
+  std::vector<RegionKey> keys;
+  auto fields() { return std::tie(id, generation, length, access, word, name, keys); }
+};
+
+struct Regions {
+  std::vector<RegionInfo> regions;
+  auto fields() { return std::tie(regions); }
+};
+
+struct RegionGone {
+  uint32_t id = 0;
+  auto fields() { return std::tie(id); }
+};
+
+struct PathState {
+  std::string transport;
+  std::string reason;  // empty: usable
+  auto fields() { return std::tie(transport, reason); }
+};
+
+struct Ready {
+  std::vector<PathState> paths;
+  auto fields() { return std::tie(paths); }
+};
+
+struct TransportMessage {
+  std::string transport;
+  Bytes payload;
+  auto fields() { return std::tie(transport, payload); }
+};
+
+struct Fence {
+  std::string transport;
+  uint64_t stream = 0;
+  auto fields() { return std::tie(transport, stream); }
+};
+
+// From the puller's peer (`source`, a region of the sender) into a region of the receiver.
+struct PullItem {
+  uint32_t source = 0;
+  uint64_t source_generation = 0;
+  uint64_t source_offset = 0;
+  uint32_t target = 0;
+  uint64_t target_generation = 0;
+  uint64_t target_offset = 0;
+  uint64_t length = 0;
+  auto fields() { return std::tie(source, source_generation, source_offset, target, target_generation, target_offset, length); }
+};
+
+struct Pull {
+  uint64_t id = 0;  // of the sender's choice, for kPullCancel
+  std::vector<PullItem> items;
+  auto fields() { return std::tie(id, items); }
+};
+
+struct PullCancel {
+  uint64_t id = 0;
+  auto fields() { return std::tie(id); }
+};
+
+struct Empty {
+  uint8_t version = 1;
+  auto fields() { return std::tie(version); }
+};
+
+struct HoldId {
+  Bytes id;
+  auto fields() { return std::tie(id); }
+};
+
+struct HoldClaimed {
+  Bytes payload;
+  uint64_t ttl_ns = 0;  // a duration; the holder renews well within it
+  auto fields() { return std::tie(payload, ttl_ns); }
+};
+
+}  // namespace moontide::wire
