@@ -49,8 +49,8 @@ def _judge(alone: Answer, at_once: Answer) -> Answer:
 def collect(port: int, batches: Sequence[Sequence[Prompt]], note: Callable[[str], None]) -> References:
     """Asks the ordinary server alone and in the same concurrency.
 
-    A prompt on which it disagrees with itself (a tie between two tokens that rounding decides), or whose answer says too
-    little, is replaced by another of its kind, and reported.
+    A prompt on which it disagrees with itself (a tie between two tokens that rounding decides), or whose answer says
+    too little, is replaced by another of its kind, and reported.
     """
     references = References()
     for wanted in batches:

@@ -36,40 +36,9 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-SUBJECTS = [
-    "a tide",
-    "the moon",
-    "one ship",
-    "the harbour",
-    "a lamp",
-    "the crew",
-    "some gulls",
-    "the pilot",
-    "an anchor",
-    "the chart",
-]
-VERBS = [
-    "carries",
-    "follows",
-    "waits for",
-    "finds",
-    "turns from",
-    "measures",
-    "remembers",
-    "leaves",
-    "counts",
-    "greets",
-]
-ENDINGS = [
-    "at dawn",
-    "by night",
-    "in the fog",
-    "before noon",
-    "without a word",
-    "once more",
-    "under sail",
-    "along the coast",
-]
+SUBJECTS = "a tide,the moon,one ship,the harbour,a lamp,the crew,some gulls,the pilot,an anchor,the chart".split(",")
+VERBS = "carries,follows,waits for,finds,turns from,measures,remembers,leaves,counts,greets".split(",")
+ENDINGS = "at dawn,by night,in the fog,before noon,without a word,once more,under sail,along the coast".split(",")
 MARKER = "complete.json"
 
 
