@@ -34,7 +34,7 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks wait at a prefill engine. What they really are is in the hold itself, which only that engine can write."""
 
     moontide: int
-    hold: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+    hold: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
     addresses: Annotated[tuple[Address, ...], msgspec.Meta(min_length=1, max_length=MAX_RANKS)]
     """of the workers' engines, by TP rank"""
     num_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]

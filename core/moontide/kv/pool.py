@@ -115,6 +115,9 @@ class KeyIndex:
     def missing(self, block: bytes) -> None:
         self._ranks.pop(block, None)
 
+    def clear(self) -> None:
+        self._ranks.clear()
+
     def exist(self, blocks: Iterable[bytes]) -> list[bool]:
         return [len(self._ranks.get(block, ())) == self._tp_size for block in blocks]
 
