@@ -52,8 +52,10 @@ class Catalog {
   // the caller drops the session.
   Result<> node_inventory(const NodeId& id, std::span<const InventoryEntry> entries);
   // The inventory is complete: committed objects that were not in it are gone, and unacknowledged retires are ordered
-  // again.
-  Result<> node_ready(const NodeId& id);
+  // again. The answer is the floor that the node has to apply before it takes a ticket again (see RetireOrder): puts
+  // that ended while the node was given up are below it. Entries that landed since the inventory was read count only
+  // when they are not below it.
+  Result<Generation> node_ready(const NodeId& id);
   // The connection is gone. What the node holds stays located: it may be reachable for readers.
   void node_away(const NodeId& id);
   // The node is given up: its objects are misses, its open puts fail. If it joins again, what is still the last
@@ -104,6 +106,7 @@ class Catalog {
   Generation next_generation() { return {term_, ++sequence_}; }
   void advance(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
   size_t entries() const { return objects_.size() + retiring_count_; }
+  Generation ticket_floor(const Node& node) const;
 
   PutGrant start_one(const ClientId& client, const PutRequest& request);
   PutGrant grant(const Object& object) const;

@@ -91,7 +91,7 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   ++counters_.adopted;
 }
 
-Result<> Catalog::node_ready(const NodeId& id) {
+Result<Generation> Catalog::node_ready(const NodeId& id) {
   Node* node = nodes_.find(id);
   if (node == nullptr || node->state != NodeState::kJoining) {
     return fail(Code::kInvalid, "end of the inventory of node " + id.text() + ", which is not joining");
@@ -108,7 +108,11 @@ Result<> Catalog::node_ready(const NodeId& id) {
   // at the node must be refused there before its bytes can be counted as free.
   for (auto& [generation, retiring] : node->retiring) node->to_retire.push_back(generation);
   node->state = NodeState::kReady;
-  return {};
+  return ticket_floor(*node);
+}
+
+Generation Catalog::ticket_floor(const Node& node) const {
+  return node.unfinished.empty() ? Generation{term_, sequence_ + 1} : *node.unfinished.begin();
 }
 
 void Catalog::node_away(const NodeId& id) {
@@ -123,12 +127,14 @@ void Catalog::node_lost(const NodeId& id) {
   if (node == nullptr) return;
   while (!node->objects.empty()) {
     Object& object = *node->objects.begin()->second;
-    // A failed put must not come to life when the node returns after all. A committed object may.
+    // When the node returns after all, a committed object may come back, a failed put may not; what is older than
+    // either may not on any node.
+    Generation over = object.generation;
     if (object.committed()) {
       ++counters_.objects_lost;
-    } else {
-      last_ops_.ended(object.key_hash, object.generation);
+      --over.sequence;
     }
+    last_ops_.ended(object.key_hash, over);
     detach(object);
   }
   for (auto& [generation, retiring] : node->retiring) end_retiring(retiring);
@@ -139,9 +145,7 @@ std::vector<RetireOrder> Catalog::take_retires(size_t max_items) {
   std::vector<RetireOrder> orders;
   for (auto& [id, node] : nodes_) {
     if (node.state != NodeState::kReady || node.to_retire.empty()) continue;
-    RetireOrder order{.node = id,
-                      .floor = node.unfinished.empty() ? Generation{term_, sequence_ + 1} : *node.unfinished.begin(),
-                      .items = {}};
+    RetireOrder order{.node = id, .floor = ticket_floor(node), .items = {}};
     while (!node.to_retire.empty() && order.items.size() < max_items) {
       Generation generation = node.to_retire.front();
       node.to_retire.pop_front();

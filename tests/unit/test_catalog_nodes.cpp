@@ -172,6 +172,35 @@ TEST_CASE("catalog: a lost node that returns keeps what is still the last operat
   CHECK(pool.keys() == std::vector<std::string>{"kept"});
 }
 
+TEST_CASE("catalog: what a lost node superseded does not come back from another one") {
+  Pool pool;
+  pool.catalog.start_term(2);
+  pool.add_node(kNodeA, 64 * kKiB);
+  PutGrant grant = pool.put("k", 100);
+  pool.catalog.node_lost(kNodeA);
+  pool.join(kNodeB, 64 * kKiB, 1);
+  pool.inventory(kNodeB, {entry("k", {1, 8})});
+  pool.ready(kNodeB);
+  CHECK_FALSE(pool.exists("k"));
+  pool.ack_all();
+  CHECK_FALSE(pool.exists("k"));
+  pool.join(kNodeA, 64 * kKiB, 2);
+  pool.inventory(kNodeA, {entry("k", grant.generation)});
+  pool.ready(kNodeA);
+  CHECK(pool.locate("k").generation == grant.generation);
+}
+
+TEST_CASE("catalog: the end of an inventory tells the floor below which tickets are over") {
+  Pool pool;
+  pool.add_node(kNodeA, 64 * kKiB);
+  PutGrant open = pool.start(kAlice, "open", 100);
+  pool.join(kNodeA, 64 * kKiB, 1);
+  CHECK(pool.catalog.node_ready(kNodeA).value() == open.generation);
+  pool.catalog.node_lost(kNodeA);
+  pool.join(kNodeA, 64 * kKiB, 1);
+  CHECK(pool.catalog.node_ready(kNodeA).value() > open.generation);
+}
+
 TEST_CASE("catalog: past the bound of remembered endings older entries are not adopted") {
   Pool pool({.max_endings = 3});
   pool.catalog.start_term(2);
