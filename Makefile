@@ -2,6 +2,7 @@
 PYTHON ?= python3
 export PYTHON
 export CCACHE_NOHASHDIR := 1
+export CCACHE_BASEDIR := $(CURDIR)
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
 CXX_TEST_FLAGS := -G Ninja -DMOONTIDE_TESTS=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja

@@ -64,11 +64,12 @@ def check_exports(module: ModuleType) -> Iterator[str]:
     if exported is None:
         yield f"{module.__name__}: no __all__"
         return
-    yield from (
-        f"{module.__name__}: exports {name}, which it does not have" for name in exported if not hasattr(module, name)
-    )
+    for name in exported:
+        if not hasattr(module, name):
+            yield f"{module.__name__}: exports {name}, which it does not have"
     for name, value in vars(module).items():
-        own = getattr(value, "__module__", None) == module.__name__
-        if own and not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value)):
-            if name not in exported:
-                yield f"{module.__name__}: {name} is public and not exported"
+        own = getattr(value, "__module__", None) == module.__name__ and (
+            inspect.isclass(value) or inspect.isfunction(value)
+        )
+        if own and not name.startswith("_") and name not in exported:
+            yield f"{module.__name__}: {name} is public and not exported"
