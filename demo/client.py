@@ -26,6 +26,8 @@ class Answer:
     prompt_tokens: int = 0
     seconds: float = 0.0
     error: str = ""
+    route: str = ""
+    """what Moontide's router says about it: the way it took, and why"""
 
     def same_as(self, other: Answer) -> bool:
         return not self.error and not other.error and self.tokens == other.tokens and self.text == other.text
@@ -40,14 +42,16 @@ class Sample:
     value: float
 
 
-def request(port: int, method: str, path: str, body: object = None, timeout: float = 120) -> tuple[int, bytes]:
-    """(status, body). Raises OSError when the server cannot be reached, breaks off, or stays silent too long."""
+def request(
+    port: int, method: str, path: str, body: object = None, timeout: float = 120
+) -> tuple[int, bytes, http.client.HTTPMessage]:
+    """(status, body, headers). Raises OSError when the server cannot be reached, breaks off or stays silent."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         payload = None if body is None else json.dumps(body)
         connection.request(method, path, payload, {"content-type": "application/json"})
         response = connection.getresponse()
-        return response.status, response.read()
+        return response.status, response.read(), response.headers
     except http.client.HTTPException as error:
         raise ConnectionError(f"{type(error).__name__}: {error}") from error
     finally:
@@ -70,20 +74,23 @@ def complete(port: int, prompt: Prompt, timeout: float = 120) -> Answer:
     }
     start = time.monotonic()
     try:
-        status, payload = request(port, "POST", "/v1/completions", body, timeout)
+        status, payload, headers = request(port, "POST", "/v1/completions", body, timeout)
     except OSError as error:
         return Answer(error=f"{type(error).__name__}: {error}", seconds=time.monotonic() - start)
     seconds = time.monotonic() - start
+    route = " ".join(headers.get(name, "") for name in ("x-moontide-path", "x-moontide-reason")).strip()
     try:
         reply = json.loads(payload)
         if status != 200:
-            return Answer(error=f"HTTP {status}: {payload[:300].decode(errors='replace')}", seconds=seconds)
+            error = f"HTTP {status}: {payload[:300].decode(errors='replace')}"
+            return Answer(error=error, seconds=seconds, route=route)
         choice = reply["choices"][0]
         return Answer(
             text=choice["text"],
             tokens=tuple(choice["token_ids"]),
             prompt_tokens=reply["usage"]["prompt_tokens"],
             seconds=seconds,
+            route=route,
         )
     except (ValueError, KeyError, IndexError, TypeError) as error:
         return Answer(error=f"HTTP {status}, not a completion ({error!r}): {payload[:300]!r}", seconds=seconds)
@@ -97,7 +104,7 @@ def complete_at_once(port: int, prompts: Sequence[Prompt], timeout: float = 120)
 
 def metrics(port: int) -> list[Sample]:
     """Counters and gauges of a vLLM server or of the router."""
-    status, payload = request(port, "GET", "/metrics", timeout=20)
+    status, payload, _ = request(port, "GET", "/metrics", timeout=20)
     if status != 200:
         raise ConnectionError(f"/metrics answered {status}")
     samples = []

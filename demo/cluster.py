@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import time
 
-from moontide import Store
-
 from demo.client import Sample, healthy, metrics
 from demo.processes import Fleet, Server, free_port, wait_until
 from demo.report import Report
@@ -20,6 +18,7 @@ from demo.servers import (
     vllm_command,
     vllm_environment,
 )
+from moontide import Store
 
 _VLLM_SECONDS = 300
 _OWN_SECONDS = 30

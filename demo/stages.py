@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -112,6 +113,8 @@ def crash(
             report.fail(f"{prompt.name!r} got neither the right text nor a clear error: {wrong}")
         elif wrong:
             report.note(f"{prompt.name!r} got a clear error: {answer.error[:160]}")
+    for route, count in sorted(Counter(answer.route for answer in answers).items()):
+        report.note(f"{count} went by {route or 'no route'}")
     report.require(unanswered > 0, "requests were under way when the server was killed", "all were answered before")
     report.require(
         slowest < CRASH_SECONDS,
