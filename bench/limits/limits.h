@@ -56,23 +56,37 @@ typedef struct {
   uint32_t* order;  // entry i of the remote side lies at slot order[i] of the window
 } Shape;
 
-// Arguments common to all programs: SIZE COUNT POOL ITERATIONS. The remote order is a fixed shuffle, so that nothing can be merged.
-static Shape shape_of(char** argv) {
-  Shape s = {strtoul(argv[0], NULL, 10), strtoul(argv[1], NULL, 10), strtoul(argv[2], NULL, 10), atoi(argv[3]), NULL};
+// Takes the arguments common to all programs off the front: SIZE COUNT POOL ITERATIONS ORDER. ORDER "shuffled" deals the
+// remote entries by a fixed shuffle, so that nothing can be merged; "straight" leaves them side by side.
+static Shape shape_of(int* argc, char*** argv) {
+  char** a = *argv + 1;
+  if (*argc < 6) {
+    fprintf(stderr, "usage: SIZE COUNT POOL ITERATIONS shuffled|straight ...\n");
+    exit(2);
+  }
+  Shape s = {strtoul(a[0], NULL, 10), strtoul(a[1], NULL, 10), strtoul(a[2], NULL, 10), atoi(a[3]), NULL};
   if (s.size == 0 || s.count == 0 || s.iterations <= 0 || s.pool < s.size * s.count) {
-    fprintf(stderr, "usage: SIZE COUNT POOL ITERATIONS (POOL >= SIZE * COUNT)\n");
+    fprintf(stderr, "SIZE, COUNT and ITERATIONS are positive, POOL is at least SIZE * COUNT\n");
     exit(2);
   }
   s.order = malloc(s.count * sizeof *s.order);
   for (size_t i = 0; i < s.count; i++) s.order[i] = (uint32_t)i;
   uint64_t x = 88172645463325252ULL;
-  for (size_t i = s.count - 1; i > 0; i--) {
+  for (size_t i = s.count - 1; i > 0 && strcmp(a[4], "shuffled") == 0; i--) {
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;
     size_t j = x % (i + 1);
     uint32_t t = s.order[i];
     s.order[i] = s.order[j], s.order[j] = t;
   }
+  *argc -= 6, *argv += 6;
   return s;
+}
+
+// Whether a loop was asked for: named among the rest of the arguments, or nothing is.
+static inline int wanted(const char* loop, int argc, char** argv) {
+  for (int i = 0; i < argc; i++)
+    if (strcmp(argv[i], loop) == 0) return 1;
+  return argc == 0;
 }
 
 static size_t window_at(const Shape* s, int iteration) {

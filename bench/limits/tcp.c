@@ -1,5 +1,5 @@
 // Limit of TCP on loopback: bytes of one batch through plain sockets, with an end mark and nothing else.
-//   tcp read|write poll|sleep SIZE COUNT POOL ITERATIONS
+//   tcp SIZE COUNT POOL ITERATIONS ORDER read|write poll|sleep LOOP...      LOOP: "SOCKETS x CHUNK_KIB buffers BUFFER_KIB"
 // "write": core 0 sends, core 1 receives into place and answers one byte. "read": core 0 asks with one byte, core 1 sends.
 // "poll": both sides spin on non-blocking sockets. "sleep": the other side blocks; core 0 still spins.
 #include "limits.h"
@@ -27,30 +27,28 @@ typedef struct {
   size_t n, at;
 } Pieces;
 
-static void set_sockets(int* fd, const Plan* p, int spin) {
-  for (int i = 0; i < p->sockets; i++) {
-    int one = 1;
-    setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    struct timeval tv = {0, 0};
-    setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
-  }
-  (void)spin;
+// Sizes are set before the connection exists, else the window scale is fixed without them.
+static int tcp_socket(const Plan* p) {
+  int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+  if (fd < 0) die("socket");
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  if (p->buffer == 0) return fd;
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &p->buffer, sizeof p->buffer);
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &p->buffer, sizeof p->buffer);
+  return fd;
 }
 
 static void connect_pairs(int* here, int* there, const Plan* p) {
   struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof a;
-  int l = socket(AF_INET, SOCK_STREAM, 0);
-  if (p->buffer) setsockopt(l, SOL_SOCKET, SO_RCVBUF, &p->buffer, sizeof p->buffer), setsockopt(l, SOL_SOCKET, SO_SNDBUF, &p->buffer, sizeof p->buffer);
+  int l = tcp_socket(p);
   if (bind(l, (struct sockaddr*)&a, sizeof a) || listen(l, 8) || getsockname(l, (struct sockaddr*)&a, &len)) die("listen");
   for (int i = 0; i < p->sockets; i++) {
-    here[i] = socket(AF_INET, SOCK_STREAM, 0);
-    if (p->buffer) setsockopt(here[i], SOL_SOCKET, SO_RCVBUF, &p->buffer, sizeof p->buffer), setsockopt(here[i], SOL_SOCKET, SO_SNDBUF, &p->buffer, sizeof p->buffer);
+    here[i] = tcp_socket(p);
     if (connect(here[i], (struct sockaddr*)&a, sizeof a)) die("connect");
     there[i] = accept(l, NULL, NULL);
     if (there[i] < 0) die("accept");
   }
-  set_sockets(here, p, p->spin_here), set_sockets(there, p, p->spin_there);
   close(l);
 }
 
@@ -129,7 +127,7 @@ static void other_side(int* fd, const Plan* p, uint8_t* memory, int reading) {
   }
 }
 
-static void measure(const Plan* p, int reading, uint8_t* local, uint8_t* remote) {
+static void measure(const char* name, const Plan* p, int reading, uint8_t* local, uint8_t* remote) {
   int here[MAX_SOCKETS], there[MAX_SOCKETS];
   connect_pairs(here, there, p);
   pid_t other = fork();
@@ -158,30 +156,29 @@ static void measure(const Plan* p, int reading, uint8_t* local, uint8_t* remote)
   }
   kill(other, SIGKILL);
   waitpid(other, NULL, 0);
-  char name[96];
-  snprintf(name, sizeof name, "%d sockets x %zu KiB, buffers %d KiB", p->sockets, p->chunk / KIB, p->buffer / 1024);
   report(name, t, n);
   for (int i = 0; i < p->sockets; i++) close(here[i]), free(q[i].iov);
   free(t);
 }
 
 int main(int argc, char** argv) {
-  if (argc != 7) return 2;
-  int reading = strcmp(argv[1], "read") == 0, sleeps = strcmp(argv[2], "sleep") == 0;
-  Shape s = shape_of(argv + 3);
+  Shape s = shape_of(&argc, &argv);
+  if (argc < 3) return 2;
+  int reading = strcmp(argv[0], "read") == 0, sleeps = strcmp(argv[1], "sleep") == 0;
   uint8_t* local = shared_memory(s.pool, 1);
   uint8_t* remote = shared_memory(s.pool, 2);
   pin(0);
-  size_t chunks[] = {64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB};
-  int sockets[] = {1, 2, 4}, buffers[] = {0, 256 * 1024, 1024 * 1024, 4096 * 1024};
-  int single = s.size * s.count <= 64 * KIB;
-  for (int b = 0; b < 4; b++)
-    for (int i = 0; i < 3; i++)
-      for (int c = 0; c < 4; c++) {
-        if (single && (i > 0 || c > 0 || b > 0)) continue;
-        Plan p = {&s, chunks[c], sockets[i], buffers[b], 1, !sleeps};
-        measure(&p, reading, local, remote);
-      }
-  uint8_t* landed = reading ? local : remote;
-  return landed[0] == (reading ? 2 : 1) ? 0 : 1;
+  for (int i = 2; i < argc; i++) {
+    Plan p = {.shape = &s, .spin_here = 1, .spin_there = !sleeps};
+    size_t chunk_kib;
+    if (sscanf(argv[i], "%d x %zu buffers %d", &p.sockets, &chunk_kib, &p.buffer) != 3 || p.sockets < 1 || p.sockets > MAX_SOCKETS || chunk_kib == 0) {
+      fprintf(stderr, "not a loop: %s\n", argv[i]);
+      return 2;
+    }
+    p.chunk = chunk_kib * KIB, p.buffer *= 1024;
+    measure(argv[i], &p, reading, local, remote);
+    uint8_t* landed = reading ? local : remote;
+    if (landed[0] != (reading ? 2 : 1) || landed[s.size * s.count - 1] != landed[0]) return 1;
+  }
+  return 0;
 }

@@ -1,0 +1,93 @@
+"""The bare loops: which ones run for which case, and what the best of them reached."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from harness.cases import MIB, WAITS, Case
+
+_KEPT = 5  # after a first look at all of them, only the best so many loops run on
+
+
+def loops_for(medium: str, case: Case) -> list[str]:
+    """Names that the program of that medium understands."""
+    if medium == "shm":
+        return ["memcpy", "rep movsb", "non-temporal avx2", "non-temporal avx512", "non-temporal avx512 in halves"]
+    if medium == "cma":
+        if case.single:
+            return [f"{verb} 4 x 1" for verb in ("readv", "writev")]
+        if case.order == "shuffled":
+            return [f"{verb} 4 x {n}" for verb in ("readv", "writev") for n in (16, 64, 256, 1024)]
+        return [f"{verb} {piece} x {n}" for verb in ("readv", "writev") for piece in (64, 256, 1024) for n in (1, 16)]
+    if case.single:
+        return ["1 x 64 buffers 0"]
+    plain = [f"{sockets} x {chunk} buffers 0" for sockets in (1, 2, 4) for chunk in (64, 128, 256, 512, 1024)]
+    return plain + [f"{sockets} x {chunk} buffers {b}" for sockets in (1, 2) for chunk in (512, 1024) for b in (2048, 4096)]
+
+
+def shape_arguments(case: Case) -> list[str]:
+    """Entries that lie side by side are one piece of memory to a loop that knows it."""
+    size, count = (case.size, case.count) if case.order == "shuffled" or case.size >= MIB else (case.nbytes, 1)
+    pool = case.windows * case.nbytes
+    return [str(size), str(count), str(pool), str(case.iterations), case.order]
+
+
+@dataclass
+class LimitRuns:
+    """Results of all turns of the bare loops of one medium: (case, wait) → loop → median of each turn, microseconds."""
+
+    medium: str
+    program: Path
+    results: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def _waits(self) -> tuple[str, ...]:
+        # Only TCP needs the other side's hand.
+        return WAITS if self.medium == "tcp" else ("poll",)
+
+    def _wanted(self, key: tuple[str, str], case: Case) -> list[str]:
+        seen = self.results.get(key)
+        if not seen:
+            return loops_for(self.medium, case)
+        return sorted(seen, key=lambda loop: min(seen[loop]))[:_KEPT]
+
+    def turn(self, cases: list[Case], limit_s: float) -> None:
+        for case in cases:
+            for wait in self._waits():
+                key = (case.name, wait)
+                mode = [case.op, wait] if self.medium == "tcp" else []
+                command = [str(self.program), *shape_arguments(case), *mode, *self._wanted(key, case)]
+                try:
+                    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+                except subprocess.TimeoutExpired:
+                    self.errors.append(f"{self.medium} {case.name}: over {limit_s} s")
+                    continue
+                if done.returncode != 0:
+                    self.errors.append(f"{self.medium} {case.name}: {done.stderr.strip() or done.returncode}")
+                    continue
+                for line in done.stdout.splitlines():
+                    event = json.loads(line)
+                    self.results.setdefault(key, {}).setdefault(event["loop"], []).append(event["p50_us"])
+
+    def best(self, case: Case, wait: str) -> tuple[str, float] | None:
+        """(loop, median over its turns). A poller may also block; a loop seen once counts only if no other was kept."""
+        found: list[tuple[float, str]] = []
+        for mode in ("poll", "sleep") if wait == "poll" and self.medium == "tcp" else (wait,):
+            runs = self.results.get((case.name, mode if self.medium == "tcp" else "poll"), {})
+            most = max((len(values) for values in runs.values()), default=0)
+            for loop, values in runs.items():
+                if len(values) == most:
+                    found.append((median(values), loop))
+        return (min(found)[1], min(found)[0]) if found else None
+
+
+def loops_seen(runs: LimitRuns) -> dict[str, dict[str, float]]:
+    """Every loop's median, for the file."""
+    return {
+        f"{name} ({wait})": {loop: median(values) for loop, values in loops.items()}
+        for (name, wait), loops in runs.results.items()
+    }

@@ -1,0 +1,63 @@
+"""The project itself, through its Python surface. The path is forced, so that a row's medium is what its name says.
+
+Over shared memory the source lies in an arena that its owner lends (`Engine.allocate`); on the other two paths both
+ends are ordinary memory that is registered in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import moontide
+from moontide.config import Config
+from side import Contestant, Entry, Memory, main
+
+_LOCAL_READS = {"shm": "shm", "cma": "cma", "tcp": "off"}
+# A waiter that polls longer than any batch here takes, and one that goes to sleep at once.
+_SPIN_US = {"poll": 10_000, "sleep": 0}
+
+
+class Moontide(Contestant):
+    name = "moontide"
+
+    def __init__(self, plan: dict[str, Any], source: Memory, sink: Memory) -> None:
+        # The initiator polls in both waits.
+        spin_us = _SPIN_US["poll" if plan["role"] == "initiator" else plan["wait"]]
+        self._medium = plan["medium"]
+        self._engine = moontide.Engine(config=Config(local_reads=_LOCAL_READS[self._medium], spin_us=spin_us))
+        if self._medium == "shm":
+            arena = self._engine.allocate(source.nbytes, name="source")
+            memoryview(arena).cast("B")[:] = source.view
+            self._arena, self._source = arena, arena.region
+        else:
+            self._source = self._engine.register((source.address, source.nbytes), name="source")
+        self._sink = self._engine.register((sink.address, sink.nbytes), name="sink", writable=True)
+
+    def hello(self) -> dict[str, Any]:
+        return {"address": self._engine.address}
+
+    def connect(self, other: dict[str, Any]) -> None:
+        if "address" in other and not hasattr(self, "_peer"):
+            self._peer = self._engine.open(other["address"])
+            self._remote = {name: self._peer.region(name) for name in ("source", "sink")}
+
+    def _entries(self, op: str, entries: Sequence[Entry]) -> list[Any]:
+        local, remote = (self._sink, self._remote["source"]) if op == "read" else (self._source, self._remote["sink"])
+        return [((local, at), remote, there, length) for at, there, length in entries]
+
+    def prepare(self, op: str, entries: Sequence[Entry]) -> Callable[[], None]:
+        prepared = self._engine.prepare("read" if op == "read" else "write", self._entries(op, entries))
+        return lambda: prepared.post().wait()
+
+    def submission(self, entries: Sequence[Entry]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]:
+        engine, batch = self._engine, self._entries("read", entries)
+        prepared = engine.prepare("read", batch)
+        return lambda: engine.read(batch), prepared.post, lambda transfer: transfer.wait()
+
+    def versions(self) -> dict[str, str]:
+        return {"moontide": version("moontide")}
+
+
+main(Moontide)

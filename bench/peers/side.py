@@ -1,0 +1,311 @@
+"""One process of one contestant: the same clock, buffers and checks for all, whatever moves the bytes.
+
+A contestant's file subclasses `Contestant` and calls `main(...)`. It runs twice per turn: as initiator (core 0) and as
+target (core 1), with a plan (JSON) as its argument. Standard library only, since it runs in the peers' environments.
+
+The clock of one iteration runs from the call that starts the batch until that call says "done" *and* the last word of
+every entry is seen in the memory that changes: in the initiator's own for a read, in the target's (which is mapped
+here as well) for a write. Those words are wiped before each iteration, outside the clock. At the end of each case the
+whole window is wiped, moved once more and compared, by the target where the bytes landed there.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
+from pathlib import Path
+from typing import Any
+
+Entry = tuple[int, int, int]  # (offset in the local memory, offset in the remote memory, bytes)
+
+_WORD = 8
+_WARM_UPS = 3
+_ASLEEP_AFTER_NS = 250_000  # a sleeper that has nothing to do for so long is asleep
+_STUCK_AFTER_S = 20.0
+
+
+class Memory:
+    """A shared memory file, mapped and touched. `address` is what the contestants register."""
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self.map = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        self.address = addressof(c_char.from_buffer(self.map))
+        self.nbytes = nbytes
+        self.view = memoryview(self.map)
+        self.words = self.view.cast("Q")
+
+
+class Contestant:
+    """What a contestant implements. `source` and `sink` are this process's memory of the two kinds."""
+
+    name = "?"
+
+    def __init__(self, plan: dict[str, Any], source: Memory, sink: Memory) -> None:
+        """Makes the engine and registers both memories."""
+
+    def hello(self) -> dict[str, Any]:
+        """What the other side must know of this one (JSON)."""
+        return {}
+
+    def connect(self, other: dict[str, Any]) -> None:
+        """Takes the other side's hello."""
+
+    def prepare(self, op: str, entries: Sequence[Entry]) -> Callable[[], None]:
+        """A function that moves the entries and returns when this contestant calls the batch complete."""
+        raise NotImplementedError
+
+    def submission(self, entries: Sequence[Entry]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]:
+        """(submit a batch that was never seen, post a prepared one again, wait for either)."""
+        raise NotImplementedError
+
+    def progress(self) -> None:
+        """The target's turn of the loop when it polls; the default leaves the core to the contestant's own threads."""
+        time.sleep(0.001)
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+
+class Channel:
+    """JSON lines between the two processes, over a socket pair that the bench made."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._file = self._socket.makefile("r")
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any]:
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("the other side is gone")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        self.send(message)
+        return self.receive()
+
+
+def loopback_bytes() -> int:
+    return int(Path("/sys/class/net/lo/statistics/rx_bytes").read_text())
+
+
+def cpu_clock_of(pid: int) -> int:
+    """The clock id of a process's CPU time: all of its threads, to the nanosecond."""
+    return (~pid << 3) | 2
+
+
+def slots(count: int, order: str) -> list[int]:
+    """Where in the remote window entry i lies: a fixed shuffle, or side by side."""
+    out = list(range(count))
+    x = 88172645463325252
+    for i in range(count - 1, 0, -1) if order == "shuffled" else ():
+        x ^= x << 13 & (1 << 64) - 1
+        x ^= x >> 7
+        x ^= x << 17 & (1 << 64) - 1
+        j = x % (i + 1)
+        out[i], out[j] = out[j], out[i]
+    return out
+
+
+class Window:
+    """One batch at one place of the memories: its entries, how to wipe its last words and what they must become."""
+
+    def __init__(self, case: dict[str, Any], index: int, source: Memory, sink: Memory) -> None:
+        size, count, reading = case["size"], case["count"], case["op"] == "read"
+        base = index * size * count
+        self.base, self.nbytes = base, size * count
+        remote = slots(count, case["order"])
+        self.entries = [(base + i * size, base + remote[i] * size, size) for i in range(count)]
+        # (offset in the source, offset in the sink) of each entry
+        self.pairs = [(r, l) if reading else (l, r) for l, r, _ in self.entries]
+        step = size // _WORD
+        self._tails = sink.words[base // _WORD + step - 1 : (base + self.nbytes) // _WORD : step]
+        self._zeros = memoryview(bytes(count * _WORD)).cast("Q")
+        lasts = dict((at, source.words[(of + size) // _WORD - 1]) for of, at in self.pairs)
+        self._want = b"".join(lasts[base + i * size].to_bytes(_WORD, sys.byteorder) for i in range(count))
+        self._sink = sink
+
+    def wipe(self) -> None:
+        self._tails[:] = self._zeros
+
+    def wipe_all(self) -> None:
+        self._sink.view[self.base : self.base + self.nbytes] = bytes(self.nbytes)
+
+    def arrived(self) -> bool:
+        return self._tails.tobytes() == self._want
+
+    def digest_wanted(self, source: Memory, size: int) -> int:
+        """crc32 of the sink's window as it must be."""
+        crc = 0
+        for of, _ in sorted(self.pairs, key=lambda pair: pair[1]):
+            crc = zlib.crc32(source.view[of : of + size], crc)
+        return crc
+
+
+class Initiator:
+    def __init__(self, plan: dict[str, Any], contestant: Contestant, channel: Channel, target_pid: int) -> None:
+        self._plan = plan
+        self._contestant = contestant
+        self._channel = channel
+        self._clocks = (cpu_clock_of(os.getpid()), cpu_clock_of(target_pid))
+        self.board = Memory(plan["board"], mmap.PAGESIZE)
+
+    def spin_target(self) -> None:
+        """Lets the target drive its engine until `stop_target`."""
+        self.board.words[0] = 0
+        self._channel.send({"do": "drive"})
+
+    def stop_target(self) -> None:
+        self.board.words[0] = 1
+        self._channel.ask({"do": "stop"})
+
+    def _cpu_ns(self) -> int:
+        return sum(time.clock_gettime_ns(clock) for clock in self._clocks)
+
+    def _once(self, window: Window, move: Callable[[], None]) -> tuple[int, bool]:
+        """(nanoseconds until the bytes were there, whether they came after the contestant had said "done")."""
+        start = time.perf_counter_ns()
+        move()
+        end = time.perf_counter_ns()
+        late = False
+        while not window.arrived():
+            late = True
+            end = time.perf_counter_ns()
+            if end - start > _STUCK_AFTER_S * 1e9:
+                raise TimeoutError("the contestant said done, but the bytes never came")
+        return end - start, late
+
+    def _let_sleep(self) -> None:
+        until = time.perf_counter_ns() + _ASLEEP_AFTER_NS
+        while time.perf_counter_ns() < until:
+            pass
+
+    def transfer(self, case: dict[str, Any], source: Memory, sink: Memory) -> dict[str, Any]:
+        self.spin_target()
+        windows = [Window(case, i, source, sink) for i in range(case["windows"])]
+        moves = [self._contestant.prepare(case["op"], w.entries) for w in windows]
+        for k in range(_WARM_UPS):
+            windows[k % len(windows)].wipe()
+            self._once(windows[k % len(windows)], moves[k % len(windows)])
+        samples: list[int] = []
+        late = cpu = 0
+        sleeps = self._plan["wait"] == "sleep"
+        before = loopback_bytes()
+        for k in range(case["iterations"]):
+            at = k % len(windows)
+            windows[at].wipe()
+            if sleeps:
+                self._let_sleep()
+            cpu -= self._cpu_ns()
+            nanoseconds, was_late = self._once(windows[at], moves[at])
+            cpu += self._cpu_ns()
+            samples.append(nanoseconds)
+            late += was_late
+        lo = loopback_bytes() - before
+        windows[-1].wipe_all()
+        moves[-1]()
+        self._once(windows[-1], lambda: None)
+        self.stop_target()
+        self._check(case, windows[-1], source, sink)
+        samples.sort()
+        return {
+            "p50_us": samples[len(samples) // 2] / 1e3,
+            "p99_us": samples[min(len(samples) - 1, int(len(samples) * 0.99))] / 1e3,
+            "cpu_s": cpu / 1e9,
+            "lo_bytes": lo,
+            "payload_bytes": case["size"] * case["count"] * case["iterations"],
+            "late": late,
+        }
+
+    def _check(self, case: dict[str, Any], window: Window, source: Memory, sink: Memory) -> None:
+        wanted = window.digest_wanted(source, case["size"])
+        if case["op"] == "read":
+            seen = zlib.crc32(sink.view[window.base : window.base + window.nbytes])
+        else:
+            seen = self._channel.ask({"do": "digest", "offset": window.base, "length": window.nbytes})["crc"]
+        if seen != wanted:
+            raise ValueError(f"{case['name']}: the bytes that arrived are not the bytes that were sent")
+
+    def submission(self, case: dict[str, Any], source: Memory, sink: Memory) -> dict[str, Any]:
+        """What one call costs the caller: a batch built and submitted, and a prepared one posted again."""
+        self.spin_target()
+        window = Window(case, 0, source, sink)
+        submit, repost, wait = self._contestant.submission(window.entries)
+        out: dict[str, Any] = {}
+        for name, post in (("submit", submit), ("repost", repost)):
+            samples = []
+            for k in range(-_WARM_UPS, case["iterations"]):
+                start = time.perf_counter_ns()
+                ticket = post()
+                end = time.perf_counter_ns()
+                wait(ticket)
+                if k >= 0:
+                    samples.append(end - start)
+            samples.sort()
+            out[f"{name}_us"] = samples[len(samples) // 2] / 1e3
+        self.stop_target()
+        return out
+
+
+def _run_initiator(plan: dict[str, Any], make: type[Contestant], channel: Channel, memory: dict[str, Memory]) -> None:
+    contestant = make(plan, memory["initiator_source"], memory["initiator_sink"])
+    other = channel.ask({**contestant.hello(), "pid": os.getpid()})
+    initiator = Initiator(plan, contestant, channel, other["pid"])
+    initiator.spin_target()
+    contestant.connect(other)
+    initiator.stop_target()
+    print(json.dumps({"event": "start", "versions": contestant.versions()}), flush=True)
+    for case in plan["cases"]:
+        if case["op"] == "read":
+            source, sink = memory["target_source"], memory["initiator_sink"]
+        else:
+            source, sink = memory["initiator_source"], memory["target_sink"]
+        try:
+            result = (initiator.submission if case["kind"] == "submission" else initiator.transfer)(case, source, sink)
+        except NotImplementedError:
+            continue
+        print(json.dumps({"event": "case", "case": case["name"], **result}), flush=True)
+    print(json.dumps({"event": "end"}), flush=True)
+    channel.send({"do": "quit"})
+
+
+def _run_target(plan: dict[str, Any], make: type[Contestant], channel: Channel, memory: dict[str, Memory]) -> None:
+    contestant = make(plan, memory["target_source"], memory["target_sink"])
+    board = Memory(plan["board"], mmap.PAGESIZE).words
+    other = channel.receive()
+    channel.send({**contestant.hello(), "pid": os.getpid()})
+    contestant.connect(other)
+    polls = plan["wait"] == "poll"
+    while True:
+        message = channel.receive()
+        if message["do"] == "quit":
+            return
+        if message["do"] == "digest":
+            at, length = message["offset"], message["length"]
+            channel.send({"crc": zlib.crc32(memory["target_sink"].view[at : at + length])})
+            continue
+        # "drive": a poller runs its engine until told by the board; a sleeper leaves that to the engine's own threads.
+        while polls and not board[0]:
+            contestant.progress()
+        channel.receive()
+        channel.send({"stopped": True})
+
+
+def main(make: type[Contestant]) -> None:
+    plan: dict[str, Any] = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, {plan["core"]})
+    memory = {name: Memory(fd, plan["pool"]) for name, fd in plan["memory"].items()}
+    run = _run_initiator if plan["role"] == "initiator" else _run_target
+    run(plan, make, Channel(plan["control"]), memory)
+    # Interpreter exit is not part of the contest, and one peer is known to crash in it.
+    os._exit(0)
