@@ -28,6 +28,7 @@ void Catalog::start_term(uint32_t term) {
 // ---- puts
 
 std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns) {
+  MT_CHECK(!client.empty(), "an entry without a writer is one that came by inventory");
   advance(now_ns);
   std::vector<PutGrant> grants;
   grants.reserve(requests.size());
@@ -60,13 +61,19 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request) {
   object.length = request.length;
   object.writer = client;
   object.token = request.token;
-  object.deadline_ns = now_ns_ + limits_.put_timeout_ns;
-  node->objects.emplace(object.generation, &object);
-  node->unfinished.insert(object.generation);
-  node->unfinished_bytes += object.footprint();
-  deadlines_.emplace(std::pair(object.deadline_ns, object.generation), &object);
+  open_put(object);
+  node->tickets.insert(object.generation);
   ++counters_.puts_granted;
   return grant(object);
+}
+
+void Catalog::open_put(Object& object) {
+  Node& node = *object.node;
+  object.deadline_ns = now_ns_ + limits_.put_timeout_ns;
+  node.objects.emplace(object.generation, &object);
+  node.unfinished.insert(object.generation);
+  node.unfinished_bytes += object.footprint();
+  deadlines_.emplace(std::pair(object.deadline_ns, object.generation), &object);
 }
 
 PutGrant Catalog::grant(const Object& object) const {
@@ -106,6 +113,10 @@ Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
     return Code::kStale;
   }
   if (object->committed()) return Code::kOk;
+  if (object->writer.empty()) {  // of an earlier reign: its node told the place
+    commit(*object, object->offset, object->crc);
+    return Code::kOk;
+  }
   if (object->writer != client) return Code::kDenied;
   uint64_t footprint = object->footprint();
   if (placed.offset % kEntryAlignment != 0 || placed.offset > object->node->capacity_bytes ||
@@ -113,7 +124,6 @@ Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
     return Code::kInvalid;
   }
   commit(*object, placed.offset, placed.crc);
-  ++counters_.puts_committed;
   return Code::kOk;
 }
 
@@ -121,13 +131,16 @@ void Catalog::commit(Object& object, uint64_t offset, uint32_t crc) {
   Node& node = *object.node;
   deadlines_.erase({object.deadline_ns, object.generation});
   node.unfinished.erase(object.generation);
+  node.tickets.erase(object.generation);
   node.unfinished_bytes -= object.footprint();
   node.committed_bytes += object.footprint();
   object.state = ObjectState::kCommitted;
   object.offset = offset;
   object.crc = crc;
   object.join_round = node.join_round;
+  node.to_confirm.insert(object.generation);
   node.policy->inserted(object);
+  ++counters_.puts_committed;
 }
 
 std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const PutRef> puts) {
@@ -139,7 +152,7 @@ std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const Pu
       codes.push_back(Code::kStale);
     } else if (object->committed()) {
       codes.push_back(Code::kAlreadyExists);
-    } else if (object->writer != client) {
+    } else if (object->writer != client && !object->writer.empty()) {
       codes.push_back(Code::kDenied);
     } else {
       retire(*object);
@@ -250,10 +263,12 @@ void Catalog::detach(Object& object) {
   Node& node = *object.node;
   if (object.committed()) {
     node.policy->erased(object);
+    node.to_confirm.erase(object.generation);
     node.committed_bytes -= object.footprint();
   } else {
     deadlines_.erase({object.deadline_ns, object.generation});
     node.unfinished.erase(object.generation);
+    node.tickets.erase(object.generation);
     node.unfinished_bytes -= object.footprint();
   }
   node.objects.erase(object.generation);

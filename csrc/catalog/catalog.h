@@ -1,7 +1,7 @@
 // The pool's metadata: which object lies where, what space is taken, what may be evicted.
 //
 // A pure state machine: no I/O, no clock, no random, no threads. Time is an argument and never goes back (an earlier
-// `now_ns` counts as the latest seen); effects are values that the caller takes out (`take_retires`). The same calls
+// `now_ns` counts as the latest seen); effects are values that the caller takes out (`take_orders`). The same calls
 // give the same answers in the same order. Each call does a bounded amount of work, but for the end of an inventory and
 // a lost node, which visit what lies on that node.
 //
@@ -48,11 +48,12 @@ class Catalog {
   // term than this one, start a term above it first. kInvalid: the segment differs from what this instance lent before.
   Result<> node_join(const NodeId& id, const NodeJoin& join);
   // A piece of the inventory, in any order. Entries newer than the last operation on their key are adopted, of one key
-  // the highest generation; the retirement of all others is ordered. An error means that the node contradicts itself:
+  // the highest generation; the retirement of all others is ordered. One that was never confirmed waits for its
+  // client's put_end like any open put. An error means that the node contradicts itself:
   // the caller drops the session.
   Result<> node_inventory(const NodeId& id, std::span<const InventoryEntry> entries);
   // The inventory is complete: committed objects that were not in it are gone, and unacknowledged retires are ordered
-  // again. The answer is the floor that the node has to apply before it takes a ticket again (see RetireOrder): puts
+  // again. The answer is the floor that the node has to apply before it takes a ticket again (see NodeOrder): puts
   // that ended while the node was given up are below it. Entries that landed since the inventory was read count only
   // when they are not below it.
   Result<Generation> node_ready(const NodeId& id);
@@ -62,8 +63,8 @@ class Catalog {
   // operation on its key is adopted.
   void node_lost(const NodeId& id);
 
-  // At most one order per ready node, of at most `max_items` entries; each retire is handed out once per join.
-  std::vector<RetireOrder> take_retires(size_t max_items);
+  // At most one order per ready node, of at most `max_items` of each kind; each is handed out once per join.
+  std::vector<NodeOrder> take_orders(size_t max_items);
   // The node has none of these any more and will refuse their tickets. Unknown generations are ignored: an
   // acknowledgement may come twice.
   void retire_acked(const NodeId& id, std::span<const Generation> generations);
@@ -117,6 +118,7 @@ class Catalog {
 
   Result<> take_reported(Node& node, const InventoryEntry& entry);
   void adopt(Node& node, const InventoryEntry& entry);
+  void open_put(Object& object);
 
   // Moves the entry to its node's retiring ones; the object is destroyed.
   void retire(Object& object);

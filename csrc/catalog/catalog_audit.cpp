@@ -63,6 +63,10 @@ Result<> Catalog::check_node(const Node& node) const {
     if (object->node != &node || object->generation != generation) return broken("object on another node");
     if (node.retiring.contains(generation)) return broken("generation " + generation.text() + " lives and retires");
     if (object->committed() != object->hook.linked) return broken("policy misses generation " + generation.text());
+    if (node.tickets.contains(generation) != (!object->committed() && !object->writer.empty())) {
+      return broken("ticket of generation " + generation.text());
+    }
+    if (node.to_confirm.contains(generation) && !object->committed()) return broken("confirms an open put");
     if (object->committed() == node.unfinished.contains(generation)) return broken("open set " + generation.text());
     (object->committed() ? committed : unfinished) += object->footprint();
   }

@@ -60,6 +60,7 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
     if (object.committed()) {  // the node knows better than the client that told the place
       object.offset = entry.offset;
       object.crc = entry.crc;
+      if (!entry.confirmed) node.to_confirm.insert(object.generation);
     }
     return {};
   }
@@ -83,12 +84,13 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   object.length = entry.length;
   object.offset = entry.offset;
   object.crc = entry.crc;
-  object.state = ObjectState::kCommitted;
   object.join_round = node.join_round;
+  ++counters_.adopted;
+  if (!entry.confirmed) return open_put(object);
+  object.state = ObjectState::kCommitted;
   node.objects.emplace(object.generation, &object);
   node.committed_bytes += object.footprint();
   node.policy->inserted(object);
-  ++counters_.adopted;
 }
 
 Result<Generation> Catalog::node_ready(const NodeId& id) {
@@ -112,7 +114,7 @@ Result<Generation> Catalog::node_ready(const NodeId& id) {
 }
 
 Generation Catalog::ticket_floor(const Node& node) const {
-  return node.unfinished.empty() ? Generation{term_, sequence_ + 1} : *node.unfinished.begin();
+  return node.tickets.empty() ? Generation{term_, sequence_ + 1} : *node.tickets.begin();
 }
 
 void Catalog::node_away(const NodeId& id) {
@@ -141,18 +143,22 @@ void Catalog::node_lost(const NodeId& id) {
   nodes_.erase(id);
 }
 
-std::vector<RetireOrder> Catalog::take_retires(size_t max_items) {
-  std::vector<RetireOrder> orders;
+std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
+  std::vector<NodeOrder> orders;
   for (auto& [id, node] : nodes_) {
-    if (node.state != NodeState::kReady || node.to_retire.empty()) continue;
-    RetireOrder order{.node = id, .floor = ticket_floor(node), .items = {}};
-    while (!node.to_retire.empty() && order.items.size() < max_items) {
+    if (node.state != NodeState::kReady || (node.to_retire.empty() && node.to_confirm.empty())) continue;
+    NodeOrder order{.node = id, .floor = ticket_floor(node)};
+    while (!node.to_confirm.empty() && order.confirm.size() < max_items) {
+      order.confirm.push_back(*node.to_confirm.begin());
+      node.to_confirm.erase(node.to_confirm.begin());
+    }
+    while (!node.to_retire.empty() && order.retire.size() < max_items) {
       Generation generation = node.to_retire.front();
       node.to_retire.pop_front();
       auto it = node.retiring.find(generation);
-      if (it != node.retiring.end()) order.items.push_back({generation, it->second.key_hash});
+      if (it != node.retiring.end()) order.retire.push_back({generation, it->second.key_hash});
     }
-    if (!order.items.empty()) orders.push_back(std::move(order));
+    if (!order.retire.empty() || !order.confirm.empty()) orders.push_back(std::move(order));
   }
   return orders;
 }

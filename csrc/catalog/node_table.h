@@ -34,8 +34,10 @@ struct Node {
   uint64_t retiring_bytes = 0;
   std::map<Generation, Object*> objects;    // every live object on the node
   std::set<Generation> unfinished;          // those of `objects` whose put is open
+  std::set<Generation> tickets;             // those of `unfinished` for which this reign gave a ticket
   std::map<Generation, Retiring> retiring;  // ends with the node's acknowledgement
   std::deque<Generation> to_retire;         // of `retiring`: not handed out since the node became ready
+  std::set<Generation> to_confirm;          // committed, the node does not know yet
   std::unique_ptr<EvictionPolicy> policy;   // over the committed objects
   bool above_watermark = false;             // from the high watermark down to the low one
 

@@ -56,6 +56,7 @@ struct InventoryEntry {
   uint64_t length = 0;
   uint64_t offset = 0;
   uint32_t crc = 0;
+  bool confirmed = false;  // some catalog committed it and told the node so
 };
 
 struct RetireItem {
@@ -63,11 +64,14 @@ struct RetireItem {
   uint64_t key_hash = 0;
 };
 
-// "Clear the generation word of these entries, drop them, end your use of them, then acknowledge."
-struct RetireOrder {
+struct NodeOrder {
   NodeId node{};
   Generation floor{};  // no put older than this is open on the node: a ticket below it can be refused
-  std::vector<RetireItem> items{};
+  // "These were committed." Only a client can say that the memory was unchanged until the node had pulled it, and it
+  // says so by its put_end: an entry that nobody confirmed must not be shown by a master that starts anew.
+  std::vector<Generation> confirm{};
+  // "Clear the generation word of these entries, drop them, end your use of them, then acknowledge."
+  std::vector<RetireItem> retire{};
 };
 
 // ---- puts

@@ -70,18 +70,18 @@ struct Pool {
   // What the catalog wants retired on the node now.
   std::vector<Generation> ordered(const NodeId& id) {
     std::vector<Generation> generations;
-    for (const RetireOrder& order : catalog.take_retires(1000)) {
+    for (const NodeOrder& order : catalog.take_orders(1000)) {
       if (order.node != id) continue;
-      for (const RetireItem& item : order.items) generations.push_back(item.generation);
+      for (const RetireItem& item : order.retire) generations.push_back(item.generation);
     }
     return generations;
   }
   void ack(const NodeId& id, std::vector<Generation> generations) { catalog.retire_acked(id, generations); }
   // Nodes that obey at once.
   void ack_all() {
-    for (const RetireOrder& order : catalog.take_retires(1000)) {
+    for (const NodeOrder& order : catalog.take_orders(1000)) {
       std::vector<Generation> generations;
-      for (const RetireItem& item : order.items) generations.push_back(item.generation);
+      for (const RetireItem& item : order.retire) generations.push_back(item.generation);
       catalog.retire_acked(order.node, generations);
     }
   }

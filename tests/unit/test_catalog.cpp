@@ -159,14 +159,14 @@ TEST_CASE("catalog: a ticket floor lets nodes forget what they refuse") {
   PutGrant b = pool.start(kAlice, "b", 10);
   pool.start(kAlice, "c", 10);
   pool.revoke(kAlice, "b", b.generation);
-  auto orders = pool.catalog.take_retires(10);
+  auto orders = pool.catalog.take_orders(10);
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].floor == a.generation);  // still open
-  CHECK(orders[0].items[0].key_hash == b.key_hash);
+  CHECK(orders[0].retire[0].key_hash == b.key_hash);
   pool.end(kAlice, "a", a.generation);
   pool.remove("a");
   pool.remove("c");
-  orders = pool.catalog.take_retires(10);
+  orders = pool.catalog.take_orders(10);
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].floor > Generation{1, 3});
 }

@@ -16,6 +16,7 @@ struct Stored {
   std::string key;
   uint64_t length = 0;
   uint64_t offset = 0;
+  bool confirmed = false;
 };
 
 // What store/node has to do, in its simplest form.
@@ -27,7 +28,7 @@ struct ModelNode {
   Generation floor;
   std::map<Generation, Stored> entries;
   std::set<Generation> refused;
-  std::deque<RetireOrder> inbox;
+  std::deque<NodeOrder> inbox;
 
   uint64_t used() const {
     uint64_t sum = 0;
@@ -37,9 +38,12 @@ struct ModelNode {
   bool ticket_valid(Generation generation) const {
     return generation.term == term && generation >= floor && !refused.contains(generation);
   }
-  void retire(const RetireOrder& order) {
+  void obey(const NodeOrder& order) {
     floor = std::max(floor, order.floor);
-    for (auto& item : order.items) {
+    for (auto& generation : order.confirm) {
+      if (auto it = entries.find(generation); it != entries.end()) it->second.confirmed = true;
+    }
+    for (auto& item : order.retire) {
       entries.erase(item.generation);
       refused.insert(item.generation);
     }
@@ -152,7 +156,7 @@ class World {
     node.term = catalog_.term();
     std::vector<InventoryEntry> page;
     for (auto& [generation, stored] : node.entries) {
-      page.push_back({stored.key, generation, stored.length, stored.offset, 0});
+      page.push_back({stored.key, generation, stored.length, stored.offset, 0, stored.confirmed});
       if (random_.below(3) != 0) continue;
       report(id, page);
       if (random_.below(20) == 0) return catalog_.node_away(id);  // the connection breaks in the middle
@@ -208,7 +212,7 @@ class World {
   // ---- retires
 
   void hand_out() {
-    for (RetireOrder& order : catalog_.take_retires(1 + random_.below(5))) {
+    for (NodeOrder& order : catalog_.take_orders(1 + random_.below(5))) {
       REQUIRE(nodes_.contains(order.node));
       REQUIRE(nodes_[order.node].connected);
       nodes_[order.node].inbox.push_back(std::move(order));
@@ -218,12 +222,12 @@ class World {
   void deliver() {
     auto& [id, node] = pick_node();
     if (node.inbox.empty()) return;
-    RetireOrder order = std::move(node.inbox.front());
+    NodeOrder order = std::move(node.inbox.front());
     node.inbox.pop_front();
-    node.retire(order);
+    node.obey(order);
     if (random_.below(15) == 0) return disconnect(id, node);  // the acknowledgement is lost
     std::vector<Generation> generations;
-    for (auto& item : order.items) generations.push_back(item.generation);
+    for (auto& item : order.retire) generations.push_back(item.generation);
     catalog_.retire_acked(id, generations);
     settle();
   }
@@ -280,7 +284,7 @@ class World {
     // The accounting law: where the catalog granted a place, the node has it.
     REQUIRE(node.used() + entry_footprint(put->grant.length) <= node.capacity);
     put->offset = random_.below(node.capacity - entry_footprint(put->grant.length) + 1) / 64 * 64;
-    node.entries[put->grant.generation] = {put->key, put->grant.length, put->offset};
+    node.entries[put->grant.generation] = {put->key, put->grant.length, put->offset, false};
     put->state = PutState::kPulled;
   }
 
@@ -288,6 +292,7 @@ class World {
     ModelPut* put = pick_put(random_.below(5) == 0 ? PutState::kDone : PutState::kPulled);
     if (put == nullptr) return;
     PutPlaced placed{put->key, put->grant.generation, put->offset, 0};
+    ended_.insert(put->grant.generation);
     Code code = catalog_.put_end(put->client, {&placed, 1}, now_ns_)[0];
     note(static_cast<uint64_t>(code));
     REQUIRE((code == Code::kOk || code == Code::kStale));
@@ -328,6 +333,7 @@ class World {
     note(static_cast<uint64_t>(place.code) + place.generation.sequence);
     if (place.code != Code::kOk) return;
     saw(key, place.generation);
+    CHECK_MESSAGE(ended_.contains(place.generation), key << " shows a put that its client never ended");
     auto node = nodes_.find(place.node);
     if (node == nodes_.end() || !node->second.connected) return;  // a reader's proof fails there
     auto stored = node->second.entries.find(place.generation);
@@ -415,7 +421,7 @@ class World {
 
   void drain() {
     for (;;) {
-      auto orders = catalog_.take_retires(100);
+      auto orders = catalog_.take_orders(100);
       for (auto& [id, node] : nodes_) {
         while (!node.inbox.empty()) {
           orders.push_back(std::move(node.inbox.front()));
@@ -424,8 +430,8 @@ class World {
       }
       if (orders.empty()) return;
       for (auto& order : orders) {
-        nodes_[order.node].retire(order);
-        for (auto& item : order.items) catalog_.retire_acked(order.node, {&item.generation, 1});
+        nodes_[order.node].obey(order);
+        for (auto& item : order.retire) catalog_.retire_acked(order.node, {&item.generation, 1});
       }
       sound();
     }
@@ -443,6 +449,7 @@ class World {
   std::map<NodeId, ModelNode> nodes_;
   std::vector<NodeId> dead_;  // gone, not given up yet
   std::deque<ModelPut> puts_;
+  std::set<Generation> ended_;  // by its client, whatever the answer was
   std::map<std::string, ModelKey> keys_;
   std::map<std::string, Generation> not_before_;
   std::vector<std::pair<std::string, Generation>> unsettled_removes_;

@@ -7,7 +7,13 @@ using namespace moontide::catalog;
 namespace {
 
 InventoryEntry entry(const std::string& key, Generation generation, uint64_t offset = 0, uint64_t length = 100) {
-  return {.key = key, .generation = generation, .length = length, .offset = offset, .crc = 9};
+  return {.key = key, .generation = generation, .length = length, .offset = offset, .crc = 9, .confirmed = true};
+}
+
+InventoryEntry unconfirmed(const std::string& key, Generation generation, uint64_t offset = 0) {
+  InventoryEntry result = entry(key, generation, offset);
+  result.confirmed = false;
+  return result;
 }
 
 }  // namespace
@@ -52,11 +58,44 @@ TEST_CASE("catalog: after a master's restart a put_end is fine when its entry ca
   Pool pool;
   pool.catalog.start_term(2);
   pool.join(kNodeA, 64 * kKiB, 1);
-  pool.inventory(kNodeA, {entry("landed", {1, 5})});
-  pool.ready(kNodeA);
-  CHECK(pool.end(kAlice, "landed", {1, 5}) == Code::kOk);
+  pool.inventory(kNodeA, {entry("confirmed", {1, 4}), unconfirmed("landed", {1, 5}, 192)});
+  CHECK(pool.catalog.node_ready(kNodeA).value() == Generation{2, 1});  // no ticket of this reign is open
+  CHECK(pool.keys() == std::vector<std::string>{"confirmed"});
+  CHECK(pool.end(kAlice, "confirmed", {1, 4}) == Code::kOk);
+  CHECK(pool.end(kAlice, "landed", {1, 3}) == Code::kStale);
   CHECK(pool.end(kAlice, "not landed", {1, 6}) == Code::kStale);
-  CHECK(pool.end(kAlice, "landed", {1, 4}) == Code::kStale);
+  CHECK(pool.end(kAlice, "landed", {1, 5}, 4096) == Code::kOk);
+  CHECK(pool.locate("landed").offset == 192);  // the node's word
+}
+
+TEST_CASE("catalog: an entry that nobody confirms is not shown by a new master and goes in time") {
+  Pool pool({.put_timeout_ns = kSecond});
+  pool.catalog.start_term(2);
+  pool.catalog.tick(pool.now_ns);
+  pool.join(kNodeA, 64 * kKiB, 1);
+  pool.inventory(kNodeA, {unconfirmed("k", {1, 5})});
+  pool.ready(kNodeA);
+  CHECK_FALSE(pool.exists("k"));
+  CHECK(pool.start(kAlice, "k", 1).code == Code::kAlreadyExists);
+  pool.catalog.tick(pool.now_ns += kSecond);
+  CHECK(pool.ordered(kNodeA) == std::vector<Generation>{{1, 5}});
+  CHECK(pool.end(kAlice, "k", {1, 5}) == Code::kStale);
+}
+
+TEST_CASE("catalog: nodes are told what was committed, again when they come back without knowing it") {
+  Pool pool;
+  pool.add_node(kNodeA, 64 * kKiB);
+  PutGrant k = pool.put("k", 100);
+  pool.start(kAlice, "open", 100);
+  auto orders = pool.catalog.take_orders(10);
+  REQUIRE(orders.size() == 1);
+  CHECK(orders[0].confirm == std::vector{k.generation});
+  CHECK(pool.catalog.take_orders(10).empty());
+  pool.join(kNodeA, 64 * kKiB, 1);
+  pool.inventory(kNodeA, {unconfirmed("k", k.generation)});
+  pool.ready(kNodeA);
+  CHECK(pool.exists("k"));
+  CHECK(pool.catalog.take_orders(10)[0].confirm == std::vector{k.generation});
 }
 
 TEST_CASE("catalog: of one key the highest generation wins, in one inventory and across nodes") {
@@ -260,10 +299,10 @@ TEST_CASE("catalog: retires are handed out in bounded orders, once per join") {
   }
   size_t handed_out = 0;
   for (int i = 0; i < 3; ++i) {
-    for (auto& order : pool.catalog.take_retires(4)) handed_out += order.items.size();
+    for (auto& order : pool.catalog.take_orders(4)) handed_out += order.retire.size();
     CHECK(handed_out == std::min<size_t>(4 * (i + 1), 10));
   }
-  CHECK(pool.catalog.take_retires(4).empty());
+  CHECK(pool.catalog.take_orders(4).empty());
   pool.catalog.node_away(kNodeA);
   pool.join(kNodeA, 64 * kKiB, 1);
   pool.ready(kNodeA);
