@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from moontide import errors
 from moontide._core import version as __version__
+from moontide.config import Config, load_config
+from moontide.engine import Arena, Engine, Operation, Peer, Prepared, Region, RemoteRegion, Transfer
 
-__all__ = ["__version__"]
+__all__ = [
+    "Arena",
+    "Config",
+    "Engine",
+    "Operation",
+    "Peer",
+    "Prepared",
+    "Region",
+    "RemoteRegion",
+    "Transfer",
+    "__version__",
+    "errors",
+    "load_config",
+]

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kIncomingMax = 1024;  // connections that have not said hello
 constexpr size_t kLostTokensMax = 16;  // per peer
 constexpr size_t kLostPeersMax = 4096;
+constexpr size_t kDeadHandlesMax = 65536;  // kept so that their use is answered with what became of them
 
 std::string read_boot_id() {
   std::string id;
@@ -22,7 +23,7 @@ std::string read_boot_id() {
 
 Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options)
     : reactor_(reactor), network_(network), options_(std::move(options)), instance_(InstanceId::make(reactor.random())),
-      holds_(reactor, options_.holds_max), pulls_(*this), sweep_(reactor) {
+      holds_(reactor, options_.holds_max), claims_(reactor), pulls_(*this), sweep_(reactor) {
   if (options_.boot_id.empty()) options_.boot_id = read_boot_id();
 }
 
@@ -144,10 +145,11 @@ void Engine::link_closed(Link& link, const Error& cause) {
   links_.erase(link.number());
   pulls_.link_closed(link);
   holds_.link_closed(link.number());
+  claims_.link_closed(link);
   if (cause.code != Code::kClosed) ++counters_.links_lost;
   auto handle = handle_numbers_.lower_bound({link.number(), 0});
   while (handle != handle_numbers_.end() && handle->first.first == link.number()) {
-    handles_.erase(handle->second);
+    retire_handle(handle->second);
     handle = handle_numbers_.erase(handle);
   }
   if (lost_tokens_.size() >= kLostPeersMax) lost_tokens_.erase(lost_tokens_.begin());
@@ -193,8 +195,15 @@ uint64_t Engine::handle(const LinkRef& link, uint32_t region) {
 void Engine::region_gone(uint64_t link, uint32_t region) {
   auto found = handle_numbers_.find({link, region});
   if (found == handle_numbers_.end()) return;
-  handles_.erase(found->second);
+  retire_handle(found->second);
   handle_numbers_.erase(found);
+}
+
+void Engine::retire_handle(uint64_t number) {
+  dead_handles_.push_back(number);
+  if (dead_handles_.size() <= kDeadHandlesMax) return;
+  handles_.erase(dead_handles_.front());
+  dead_handles_.pop_front();
 }
 
 Engine::Target Engine::resolve(uint64_t handle) const {

@@ -4,6 +4,7 @@
 // work, see transfer.h. Callbacks run in turns of the reactor or inside the call that made them due.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/claims.h"
 #include "engine/holds.h"
 #include "engine/link.h"
 #include "engine/options.h"
@@ -65,6 +67,7 @@ class Engine {
   Result<TransferRef> submit(std::span<const Record> records, TransferOptions options);
 
   Holds& holds() { return holds_; }
+  Claims& claims() { return claims_; }
   const EngineCounters& counters() const { return counters_; }
   size_t links() const { return links_.size(); }
   size_t hostages() const;  // transfers that have an outcome and are not quiet
@@ -100,6 +103,7 @@ class Engine {
   Result<> listen();
   void accept(std::unique_ptr<io::Stream> stream);
   void sweep();
+  void retire_handle(uint64_t number);
   void finish_open(const std::string& address, Result<LinkRef> link);
 
   io::Reactor& reactor_;
@@ -111,6 +115,7 @@ class Engine {
   std::unique_ptr<memory::Registry> registry_;
   transport::TransportList transports_;
   Holds holds_;
+  Claims claims_;
   PullServer pulls_;
   EngineCounters counters_;
   std::vector<std::unique_ptr<io::Listener>> listeners_;
@@ -129,6 +134,7 @@ class Engine {
   std::unordered_map<uint64_t, Handle> handles_;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> handle_numbers_;
   uint64_t next_handle_ = 1;
+  std::deque<uint64_t> dead_handles_;
 
   std::map<uint16_t, Handler> handlers_;
   std::map<uint64_t, std::weak_ptr<Transfer>> active_;  // without quiet

@@ -11,7 +11,7 @@ Result<> Holds::add(Bytes id, Bytes payload, int64_t ttl_ns) {
     return fail(Code::kNoSpace, std::to_string(holds_.size()) + " holds and " + std::to_string(ended_.size()) + " ended ones not drained");
   }
   Hold hold{std::move(payload), ttl_ns, reactor_.now_ns() + ttl_ns};
-  if (!holds_.emplace(std::move(id), std::move(hold)).second) return fail(Code::kAlreadyExists, "the hold id is in use");
+  if (!holds_.emplace(as_text(id), std::move(hold)).second) return fail(Code::kAlreadyExists, "the hold id is in use");
   arm();
   return {};
 }
@@ -63,10 +63,10 @@ void Holds::link_closed(uint64_t link) {
   }
 }
 
-Holds::Map::iterator Holds::find(ByteView id) { return holds_.find(to_bytes(id)); }
+Holds::Map::iterator Holds::find(ByteView id) { return holds_.find(as_text(id)); }
 
 void Holds::finish(Map::iterator hold, HoldEnd how) {
-  ended_.emplace_back(hold->first, how);
+  ended_.emplace_back(to_bytes(as_bytes(hold->first)), how);
   holds_.erase(hold);
 }
 

@@ -50,7 +50,7 @@ class Holds {
     int64_t deadline_ns;
     uint64_t claimed_by = 0;
   };
-  using Map = std::map<Bytes, Hold, std::less<>>;
+  using Map = std::map<std::string, Hold, std::less<>>;  // by id
 
   Map::iterator find(ByteView id);
   void finish(Map::iterator hold, HoldEnd how);

@@ -89,14 +89,14 @@ void Transfer::finish_work(const Work& work, Result<> outcome) {
 }
 
 void Transfer::run_in_reactor() {
-  if (reactor_running_) return;
+  if (reactor_running_ || work_.empty()) return;
   reactor_running_ = true;
   engine_.reactor().post([self = shared_from_this()] {
     self->reactor_running_ = false;
     auto work = self->take_work();
     if (!work) return;
     self->finish_work(*work, work->run());
-    if (!self->work_.empty()) self->run_in_reactor();
+    self->run_in_reactor();
   });
 }
 
@@ -119,7 +119,7 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
     ++engine_.mutable_counters().retries;
     bytes_moved_ -= std::exchange(part.moved, 0);
     route(part);
-    if (!work_.empty()) run_in_reactor();
+    run_in_reactor();
   } else {
     settle(part, outcome);
   }

@@ -68,6 +68,8 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   std::optional<Work> take_work();
   void finish_work(const Work& work, Result<> outcome);
   uint64_t work_bytes() const { return work_bytes_; }
+  // Leaves what work there is to the reactor: a slice per turn.
+  void run_in_reactor();
 
   // --- for the engine ---
   void plan(std::span<const Record> records);
@@ -105,7 +107,6 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   void finish_if_complete();
   void set_done();
   void end_early(const Error& error);
-  void run_in_reactor();
 
   Engine& engine_;
   uint64_t number_;

@@ -60,7 +60,7 @@ void DataStream::send_write(uint64_t tag, const Slice& slice) {
 
 MutableBytes DataStream::want() {
   if (stage_ == Stage::kHeader) {
-    if (stream_->pending() > kServeBytesMax) {
+    if (serving_ > kServeBytesMax) {
       paused_ = true;
       return {};
     }
@@ -201,9 +201,11 @@ void DataStream::serve_read() {
   for (size_t i = 0; i < places_.size(); ++i) {
     ByteView bytes{regions[i]->address + places_[i].offset, places_[i].length};
     // the pin keeps the region's memory until the kernel has its copy, or until this stream is destroyed
-    stream_->write_reference(bytes, [this, pin = memory::Pin(regions[i])](Result<> outcome) mutable {
+    serving_ += bytes.size();
+    stream_->write_reference(bytes, [this, n = bytes.size(), pin = memory::Pin(regions[i])](Result<> outcome) mutable {
       pin.release();
-      if (outcome && paused_ && stream_->pending() <= kServeBytesMax / 2) {
+      serving_ -= n;
+      if (outcome && paused_ && serving_ <= kServeBytesMax / 2) {
         paused_ = false;
         stream_->resume();
       }

@@ -1,0 +1,396 @@
+"""The transfer engine: copies between memory of this process and memory that other processes registered.
+
+Blocking, polling and ``await`` are three ways to look at the same operation. All methods may be called from any thread;
+those that wait release the interpreter lock. Errors are those of `moontide.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Union
+
+from moontide import _core
+from moontide._waiting import completion
+from moontide.config import Config, load_config
+from moontide.errors import Invalid, MoontideError, NotFound
+
+__all__ = ["Arena", "Engine", "Entry", "Operation", "Peer", "Prepared", "Region", "RemoteRegion", "Transfer"]
+
+RemoteRegion = _core.RemoteRegion
+T = TypeVar("T")
+
+Local = Union[int, "Region", "Arena", tuple[Any, int], Any]
+"""Local memory: an address, a region or arena (from its start), (region, offset), or a buffer inside a region."""
+Entry = tuple[Local, RemoteRegion, int, int]
+"""(local memory, remote region, offset in it in bytes, length in bytes)"""
+
+_READ, _WRITE = 1, 2
+_OPS = {"read": _READ, "write": _WRITE}
+
+
+def _memory_range(buffer: object) -> tuple[int, int, object]:
+    """(address, bytes, what keeps the memory alive) of a buffer, array, tensor or (address, bytes)."""
+    if isinstance(buffer, tuple):
+        if len(buffer) != 2 or not all(isinstance(part, int) for part in buffer):
+            raise Invalid(f"{buffer!r}: a range is (address, length in bytes)")
+        return buffer[0], buffer[1], None
+    data_ptr = getattr(buffer, "data_ptr", None)
+    if data_ptr is not None:  # torch.Tensor, without importing torch
+        tensor: Any = buffer
+        if not tensor.is_contiguous():
+            raise Invalid("the tensor is not contiguous; register its storage or a contiguous copy")
+        return data_ptr(), tensor.numel() * tensor.element_size(), buffer
+    view = memoryview(buffer)  # type: ignore[arg-type]
+    if not view.c_contiguous:
+        raise Invalid("the buffer is not contiguous")
+    return _core.buffer_address(view), view.nbytes, view
+
+
+class Operation(Generic[T]):
+    """Something under way with a result: `wait`, poll `done`, or ``await`` it."""
+
+    def __init__(self, native: _core.Operation, convert: Any = None) -> None:
+        self._native = native
+        self._convert = convert
+
+    @property
+    def done(self) -> bool:
+        """True once the result is there."""
+        return self._native.done
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The result, or its error. TimedOut when it is not there after `timeout` seconds; it goes on then."""
+        value = self._native.wait(timeout)
+        result: T = self._convert(value) if self._convert is not None else value
+        return result
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from completion(self._native)
+        return self.wait(0)
+
+
+class Region:
+    """Registered memory of this process. Keeps the buffer alive until it is unregistered and quiet."""
+
+    def __init__(self, engine: Engine, number: int, generation: int, address: int, length: int, name: str) -> None:
+        self._engine = engine
+        self.id = number
+        self.generation = generation
+        self.address = address
+        self.length = length
+        self.name = name
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        return self.address, self.length
+
+    def unregister(self, *, timeout: float | None = None) -> None:
+        """See `Engine.unregister`."""
+        self._engine.unregister(self, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return f"<Region {self.id} {self.name!r} {self.length} bytes>"
+
+
+class Arena:
+    """Memory in a sealed memfd: peers of this host read it through a mapping of their own.
+
+    Exports the buffer protocol: ``memoryview(arena)``, ``numpy.frombuffer(arena, dtype)``.
+    """
+
+    def __init__(self, native: _core.Arena, region: Region) -> None:
+        self._native = native
+        self.region = region
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        return self.region.address, self.region.length
+
+    @property
+    def address(self) -> int:
+        """Where the memory starts in this process."""
+        return self.region.address
+
+    @property
+    def buffer(self) -> memoryview:
+        """The memory, writable. (Python before 3.12 has no buffer protocol for plain classes; use this there.)"""
+        return memoryview(self._native)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self._native)
+
+    def __len__(self) -> int:
+        return self.region.length
+
+
+class Transfer:
+    """A batch of copies: one outcome (`done`), then one quiet.
+
+    Until `quiet`, memory of the transfer may still be read or written; the engine keeps it referenced.
+    """
+
+    def __init__(self, native: _core.Transfer) -> None:
+        self._native = native
+
+    @property
+    def done(self) -> bool:
+        """True once every entry has its result."""
+        return self._native.done
+
+    @property
+    def quiet(self) -> bool:
+        """True once nothing of this transfer can touch any memory any more."""
+        return self._native.quiet
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes asked for."""
+        return self._native.nbytes
+
+    @property
+    def path(self) -> str:
+        """Which transports carried it: "self", "shm", "cma", "pull", "tcp", or several joined by "+"."""
+        return self._native.path
+
+    @property
+    def results(self) -> list[MoontideError | None]:
+        """One per entry, in order; None for success. Before `done` what failed so far."""
+        return self._native.results
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns at success, raises the first error. TimedOut when undecided after `timeout` seconds."""
+        self._native.wait(timeout)
+
+    def wait_quiet(self, timeout: float | None = None) -> None:
+        """Waits until `quiet`, whatever the outcome."""
+        self._native.wait_quiet(timeout)
+
+    def cancel(self) -> None:
+        """Ends it with Canceled unless it is done; quiet follows."""
+        self._native.cancel()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from completion(self._native)
+        self._native.wait(0)
+
+
+class Prepared:
+    """A batch that is packed once and posted many times."""
+
+    def __init__(self, native: _core.Prepared) -> None:
+        self._native = native
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def post(self, *, timeout: float | None = None) -> Transfer:
+        """Starts it. `timeout`: seconds without progress after which it has failed."""
+        return Transfer(self._native.post(timeout))
+
+
+class Peer:
+    """An open link to another engine."""
+
+    def __init__(self, native: _core.Link) -> None:
+        self._native = native
+
+    @property
+    def address(self) -> str:
+        """Where the peer listens."""
+        return self._native.address
+
+    @property
+    def instance_id(self) -> str:
+        """The peer's identity: 32 hexadecimal digits, new with each start of its engine."""
+        return self._native.instance_id
+
+    @property
+    def same_host(self) -> bool:
+        """True when both share this host and a local socket namespace."""
+        return self._native.same_host
+
+    @property
+    def open(self) -> bool:
+        """False once the link is over; `Engine.open` makes another one."""
+        return self._native.open
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Transport → "ok", or the reason why it is not usable with this peer."""
+        return {name: reason or "ok" for name, reason in self._native.paths.items()}
+
+    @property
+    def regions(self) -> dict[str, RemoteRegion]:
+        """The peer's regions by name, as they are now."""
+        return self._native.regions()
+
+    def region(self, name: str) -> RemoteRegion:
+        """The peer's region of that name. NotFound lists those there are."""
+        regions = self._native.regions()
+        if name not in regions:
+            raise NotFound(f"the peer at {self.address} has no region {name!r}; it has {sorted(regions)}")
+        return regions[name]
+
+    def refresh(self) -> None:
+        """Nothing to do: a peer announces its regions as they come and go."""
+
+    def claim_async(self, hold_id: bytes, *, timeout: float | None = None) -> Operation[bytes]:
+        """As `claim`, without waiting."""
+        return Operation(self._native.claim(hold_id, timeout))
+
+    def claim(self, hold_id: bytes, *, timeout: float | None = None) -> bytes:
+        """Takes the peer's hold for reading and renews it until `release`. Returns the payload of the hold.
+
+        NotFound: no such hold (yet); Denied: another peer has it; Expired, TimedOut, PeerLost.
+        """
+        return self.claim_async(hold_id, timeout=timeout).wait()
+
+    def release_async(self, hold_id: bytes, *, timeout: float | None = None) -> Operation[None]:
+        """As `release`, without waiting."""
+        return Operation(self._native.release(hold_id, timeout))
+
+    def release(self, hold_id: bytes, *, timeout: float | None = None) -> None:
+        """Returns when the peer confirms that the memory was held until now; only then count what was read.
+
+        Expired: it was not. TimedOut, PeerLost: not known, so it was not.
+        """
+        self.release_async(hold_id, timeout=timeout).wait()
+
+    def close(self) -> None:
+        """Ends the link; what is under way on it fails with Closed."""
+        self._native.close()
+
+
+class Engine:
+    """One listening address, one identity, the memory registered with it. Closes as a context manager.
+
+    Listens on loopback only. After a fork the child's copy answers Closed; make a new one there.
+    """
+
+    def __init__(self, listen: str | None = None, *, config: Config | None = None) -> None:
+        config = load_config() if config is None else config
+        self.config = config
+        self._runtime = _core.Runtime(
+            listen=config.listen if listen is None else listen,
+            progress_timeout=config.progress_timeout,
+            connect_timeout=config.connect_timeout,
+            local_reads=config.local_reads,
+            tcp_streams=config.tcp_streams,
+            spin_us=config.spin_us,
+        )
+        self._kept: dict[int, object] = {}
+        self.address: str = self._runtime.address
+        self.instance_id: str = self._runtime.instance_id
+
+    # --- memory ---
+
+    def register(
+        self, buffer_or_range: object, *, name: str = "", readable: bool = True, writable: bool = False
+    ) -> Region:
+        """Lets memory take part in transfers; `readable` and `writable` say what peers may do with it.
+
+        Takes any contiguous buffer, numpy array, torch tensor or (address, bytes); a range given by address is kept
+        alive by the caller until it is unregistered and quiet. Invalid: empty, or overlapping a registered region.
+        """
+        address, length, keep = _memory_range(buffer_or_range)
+        access = (1 if readable else 0) | (2 if writable else 0)
+        number, generation = self._runtime.add_region(address, length, access, name)
+        self._kept[number] = keep
+        return Region(self, number, generation, address, length, name)
+
+    def allocate(self, nbytes: int, *, name: str = "", readable: bool = True, writable: bool = False) -> Arena:
+        """New zeroed memory that peers of this host can map read-only, registered as one region."""
+        native = _core.Arena(nbytes, name or "moontide-arena")
+        access = (1 if readable else 0) | (2 if writable else 0)
+        number, generation = self._runtime.add_region(native.address, nbytes, access, name, native)
+        self._kept[number] = native
+        return Arena(native, Region(self, number, generation, native.address, nbytes, name))
+
+    def unregister(self, region: Region | Arena, *, timeout: float | None = None) -> None:
+        """Withdraws the memory at once and waits until nothing uses it any more (TimedOut after `timeout` seconds).
+
+        NotFound: it is not registered.
+        """
+        if isinstance(region, Arena):
+            region = region.region
+        operation = self._runtime.remove_region(region.id)
+        operation.wait(timeout)
+        self._kept.pop(region.id, None)
+
+    # --- peers ---
+
+    def open_async(self, address: str, *, timeout: float | None = None) -> Operation[Peer]:
+        """As `open`, without waiting."""
+        return Operation(self._runtime.open(address, timeout), Peer)
+
+    def open(self, address: str, *, timeout: float | None = None) -> Peer:
+        """A link to the engine that listens at "host:port"; the same one while it is open.
+
+        Unavailable (refused), TimedOut, Incompatible (both values), Denied (not a loopback address).
+        """
+        return self.open_async(address, timeout=timeout).wait()
+
+    # --- transfers ---
+
+    def read(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None) -> Transfer:
+        """Starts copying from peers' regions into local registered memory.
+
+        `timeout`: seconds without progress after which it has failed (default: the configuration's). Entries may also
+        be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length).
+        """
+        return Transfer(self._runtime.submit(_READ, entries, timeout))
+
+    def write(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None) -> Transfer:
+        """Starts copying from local registered memory into peers' regions; entries and `timeout` as for `read`.
+
+        Between processes of one host the peer pulls, from regions that are registered readable.
+        """
+        return Transfer(self._runtime.submit(_WRITE, entries, timeout))
+
+    def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
+        """Packs a batch ("read" or "write") for posting it many times."""
+        if op not in _OPS:
+            raise Invalid(f"op = {op!r}: allowed are read, write")
+        return Prepared(_core.Prepared(self._runtime, entries, _OPS[op]))
+
+    # --- holds ---
+
+    def hold(self, hold_id: bytes, payload: bytes, *, ttl: float | None = None) -> None:
+        """Announces that memory stays as it is until a peer has read it and released the hold.
+
+        A hold that nobody claims or renews for `ttl` seconds is over. AlreadyExists, NoSpace, Invalid.
+        """
+        self._runtime.hold(hold_id, payload, self.config.hold_ttl if ttl is None else ttl)
+
+    def end_hold(self, hold_id: bytes) -> None:
+        """Ends a hold from this side. NotFound."""
+        self._runtime.end_hold(hold_id)
+
+    def drain_holds(self) -> list[tuple[bytes, str]]:
+        """Holds that ended since the last call: (id, "released" | "expired" | "peer_lost" | "ended")."""
+        return self._runtime.drain_holds()
+
+    # --- the rest ---
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, and what is there now."""
+        return self._runtime.stats()
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and in a forked child."""
+        return self._runtime.closed
+
+    def close(self) -> None:
+        """Ends everything: links, transfers, the thread. Idempotent."""
+        self._runtime.close()
+        self._kept.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,231 @@
+#include <pybind11/stl.h>
+
+#include "python/bindings.h"
+#include "python/operation.h"
+#include "python/transfer.h"
+
+namespace moontide::python {
+namespace {
+
+using engine::LinkRef;
+
+struct LinkHandle {
+  std::shared_ptr<Runtime> runtime;
+  LinkRef link;
+
+  LinkHandle(std::shared_ptr<Runtime> owner, LinkRef ref) : runtime(std::move(owner)), link(std::move(ref)) {}
+  LinkHandle(LinkHandle&&) = default;
+  ~LinkHandle() {
+    if (!link || runtime->forked()) return;
+    auto held = runtime->driver().lock();
+    link.reset();
+  }
+};
+
+// Memory lent to peers of this host; exports the buffer protocol. Freed when the last buffer of it is gone.
+struct ArenaHandle {
+  std::shared_ptr<memory::Arena> arena;
+  uint64_t length;
+};
+
+int64_t to_ns(std::optional<double> seconds, int64_t otherwise) {
+  return seconds ? std::max<int64_t>(static_cast<int64_t>(*seconds * 1e9), 1) : otherwise;
+}
+
+engine::LocalReads local_reads(const std::string& name) {
+  if (name == "auto") return engine::LocalReads::kAuto;
+  if (name == "shm") return engine::LocalReads::kShm;
+  if (name == "cma") return engine::LocalReads::kCma;
+  if (name == "off") return engine::LocalReads::kOff;
+  raise({Code::kInvalid, "local_reads = '" + name + "': allowed are auto, shm, cma, off"});
+}
+
+std::shared_ptr<Runtime> make_runtime(const std::string& listen, double progress_timeout, double connect_timeout,
+                                      const std::string& local, uint32_t tcp_streams, uint32_t spin_us) {
+  engine::EngineOptions options;
+  options.listen = listen;
+  options.progress_timeout_ns = static_cast<int64_t>(progress_timeout * 1e9);
+  options.connect_timeout_ns = static_cast<int64_t>(connect_timeout * 1e9);
+  options.local_reads = local_reads(local);
+  options.tcp_streams = tcp_streams;
+  py::gil_scoped_release nogil;
+  return value_or_raise(Runtime::create(std::move(options), spin_us * kMicrosecond));
+}
+
+std::pair<uint32_t, uint64_t> add_region(Runtime& runtime, uint64_t address, uint64_t length, uint8_t access,
+                                         const std::string& name, const ArenaHandle* arena) {
+  py::gil_scoped_release nogil;
+  auto held = lock_or_raise(runtime);
+  auto region = value_or_raise(runtime.engine().add_region(reinterpret_cast<std::byte*>(address), length, access, name,
+                                                           arena ? arena->arena : nullptr));
+  return {region->id, region->generation};
+}
+
+Operation remove_region(const std::shared_ptr<Runtime>& runtime, uint32_t id) {
+  auto pending = std::make_shared<Pending<void>>();
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*runtime);
+    value_or_raise(runtime->engine().remove_region(id, [pending] { pending->set({}); }));
+  }
+  return make_operation<void>(runtime, pending, [] { return py::none(); });
+}
+
+Operation open_link(const std::shared_ptr<Runtime>& runtime, const std::string& address, std::optional<double> timeout) {
+  auto pending = std::make_shared<Pending<LinkRef>>();
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*runtime);
+    int64_t timeout_ns = to_ns(timeout, runtime->engine().options().connect_timeout_ns);
+    runtime->engine().open(address, timeout_ns, [pending](Result<LinkRef> link) { pending->set(std::move(link)); });
+  }
+  return make_operation<LinkRef>(runtime, pending, [runtime](const LinkRef& link) { return py::cast(LinkHandle(runtime, link)); });
+}
+
+py::dict link_regions(const LinkHandle& handle) {
+  std::vector<RemoteRegionHandle> regions;
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*handle.runtime);
+    for (const auto& [id, remote] : handle.link->regions()) {
+      uint64_t number = handle.runtime->engine().handle(handle.link, id);
+      regions.push_back({number, id, remote->generation, remote->length, remote->access, remote->name});
+    }
+  }
+  py::dict out;
+  for (auto& region : regions) out[py::str(region.name)] = py::cast(region);
+  return out;
+}
+
+Operation claim(const LinkHandle& handle, const py::bytes& id, std::optional<double> timeout) {
+  auto pending = std::make_shared<Pending<Bytes>>();
+  Bytes key = to_bytes(as_bytes(static_cast<std::string_view>(id)));
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*handle.runtime);
+    int64_t timeout_ns = to_ns(timeout, handle.runtime->engine().options().progress_timeout_ns);
+    handle.runtime->engine().claims().claim(handle.link, std::move(key), timeout_ns,
+                                            [pending](Result<Bytes> payload) { pending->set(std::move(payload)); });
+  }
+  return make_operation<Bytes>(handle.runtime, pending, [](const Bytes& payload) {
+    return py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size());
+  });
+}
+
+Operation release(const LinkHandle& handle, const py::bytes& id, std::optional<double> timeout) {
+  auto pending = std::make_shared<Pending<void>>();
+  Bytes key = to_bytes(as_bytes(static_cast<std::string_view>(id)));
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*handle.runtime);
+    int64_t timeout_ns = to_ns(timeout, handle.runtime->engine().options().progress_timeout_ns);
+    handle.runtime->engine().claims().release(handle.link, std::move(key), timeout_ns,
+                                              [pending](Result<> outcome) { pending->set(std::move(outcome)); });
+  }
+  return make_operation<void>(handle.runtime, pending, [] { return py::none(); });
+}
+
+std::vector<std::pair<py::bytes, std::string>> drain_holds(Runtime& runtime) {
+  static constexpr const char* kNames[] = {"", "released", "expired", "peer_lost", "ended"};
+  std::vector<std::pair<Bytes, engine::HoldEnd>> ended;
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(runtime);
+    ended = runtime.engine().holds().drain();
+  }
+  std::vector<std::pair<py::bytes, std::string>> out;
+  for (auto& [id, how] : ended) out.emplace_back(py::bytes(reinterpret_cast<const char*>(id.data()), id.size()), kNames[static_cast<int>(how)]);
+  return out;
+}
+
+py::dict stats(Runtime& runtime) {
+  engine::EngineCounters counters;
+  size_t links, hostages, holds;
+  {
+    auto held = lock_or_raise(runtime);
+    counters = runtime.engine().counters();
+    links = runtime.engine().links();
+    hostages = runtime.engine().hostages();
+    holds = runtime.engine().holds().size();
+  }
+  py::dict out;
+  out["transfers"] = counters.transfers;
+  out["transfers_failed"] = counters.transfers_failed;
+  out["bytes_read"] = counters.bytes_read;
+  out["bytes_written"] = counters.bytes_written;
+  out["retries"] = counters.retries;
+  out["links"] = links;
+  out["links_opened"] = counters.links_opened;
+  out["links_lost"] = counters.links_lost;
+  out["connections_refused"] = counters.refused;
+  out["pulls_served"] = counters.pulls_served;
+  out["hostages"] = hostages;
+  out["holds"] = holds;
+  for (auto& [path, bytes] : counters.bytes_by_path) out[py::str("bytes_" + path)] = bytes;
+  return out;
+}
+
+void bind_link(py::module_& m) {
+  auto locked = [](auto read) {
+    return [read](const LinkHandle& handle) {
+      auto held = handle.runtime->driver().lock();
+      return read(*handle.link);
+    };
+  };
+  py::class_<LinkHandle>(m, "Link")
+      .def_property_readonly("address", locked([](const engine::Link& link) { return link.peer_address(); }))
+      .def_property_readonly("instance_id", locked([](const engine::Link& link) { return link.peer_instance().text(); }))
+      .def_property_readonly("same_host", locked([](const engine::Link& link) { return link.same_host() || link.same_instance(); }))
+      .def_property_readonly("open", locked([](const engine::Link& link) { return link.open(); }))
+      .def_property_readonly("paths", locked([](const engine::Link& link) { return link.paths(); }))
+      .def("regions", &link_regions)
+      .def("claim", &claim, py::arg("hold_id"), py::arg("timeout") = py::none())
+      .def("release", &release, py::arg("hold_id"), py::arg("timeout") = py::none())
+      .def("close", [](const LinkHandle& handle) {
+        py::gil_scoped_release nogil;
+        auto held = handle.runtime->lock();
+        if (held) handle.link->close({Code::kClosed, "closed here"});
+      });
+}
+
+}  // namespace
+
+void bind_engine(py::module_& m) {
+  py::class_<ArenaHandle>(m, "Arena", py::buffer_protocol())
+      .def(py::init([](uint64_t length, const std::string& name) {
+             return ArenaHandle{value_or_raise(memory::Arena::create(length, name.c_str())), length};
+           }), py::arg("length"), py::arg("name"))
+      .def_property_readonly("address", [](const ArenaHandle& a) { return reinterpret_cast<uint64_t>(a.arena->data()); })
+      .def_property_readonly("length", [](const ArenaHandle& a) { return a.length; })
+      .def_buffer([](ArenaHandle& a) {
+        return py::buffer_info(reinterpret_cast<uint8_t*>(a.arena->data()), static_cast<py::ssize_t>(a.length));
+      });
+  py::class_<Runtime, std::shared_ptr<Runtime>>(m, "Runtime", "An engine with the thread that drives it.")
+      .def(py::init(&make_runtime), py::arg("listen"), py::arg("progress_timeout"), py::arg("connect_timeout"),
+           py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"))
+      .def_property_readonly("address", [](Runtime& r) { auto held = lock_or_raise(r); return r.engine().address(); })
+      .def_property_readonly("instance_id", [](Runtime& r) { auto held = lock_or_raise(r); return r.engine().instance().text(); })
+      .def("add_region", &add_region, py::arg("address"), py::arg("length"), py::arg("access"), py::arg("name"), py::arg("arena") = nullptr)
+      .def("remove_region", &remove_region, py::arg("id"))
+      .def("open", &open_link, py::arg("address"), py::arg("timeout") = py::none())
+      .def("submit", [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries, std::optional<double> timeout) {
+             return submit(runtime, pack_records(entries, op), timeout);
+           }, py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none())
+      .def("hold", [](Runtime& r, const py::bytes& id, const py::bytes& payload, double ttl) {
+             Bytes key = to_bytes(as_bytes(static_cast<std::string_view>(id))), value = to_bytes(as_bytes(static_cast<std::string_view>(payload)));
+             py::gil_scoped_release nogil;
+             auto held = lock_or_raise(r);
+             value_or_raise(r.engine().holds().add(std::move(key), std::move(value), static_cast<int64_t>(ttl * 1e9)));
+           }, py::arg("hold_id"), py::arg("payload"), py::arg("ttl"))
+      .def("end_hold", [](Runtime& r, const py::bytes& id) {
+             auto held = lock_or_raise(r);
+             value_or_raise(r.engine().holds().end(as_bytes(static_cast<std::string_view>(id))));
+           }, py::arg("hold_id"))
+      .def("drain_holds", &drain_holds)
+      .def("stats", &stats)
+      .def_property_readonly("closed", &Runtime::closed)
+      .def("close", &Runtime::close, py::call_guard<py::gil_scoped_release>());
+  bind_link(m);
+}
+
+}  // namespace moontide::python

@@ -1,0 +1,95 @@
+// What one process has: a driver with its reactor, the networks, an engine. Python objects share it; whichever goes
+// last takes it down.
+//
+// Thread: any, without the GIL. Everything behind engine() is touched under lock() only.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/engine.h"
+#include "io/driver.h"
+#include "io/inproc.h"
+#include "io/socket.h"
+
+namespace moontide::python {
+
+// Tells an event loop by a descriptor that operations are over.
+class Notifier {
+ public:
+  Notifier();
+  int fd() const { return fd_.get(); }
+  void push(uint64_t token);
+  std::vector<uint64_t> drain();
+
+ private:
+  io::Fd fd_;
+  std::mutex mutex_;
+  std::vector<uint64_t> tokens_;
+};
+
+class Runtime : public std::enable_shared_from_this<Runtime> {
+ public:
+  static Result<std::shared_ptr<Runtime>> create(engine::EngineOptions options, int64_t spin_ns);
+  ~Runtime();
+
+  // CLOSED in a forked child and after close().
+  Result<std::unique_lock<std::mutex>> lock();
+  bool forked() const { return driver_.forked(); }
+  engine::Engine& engine() { return *engine_; }
+  io::Reactor& reactor() { return driver_.reactor(); }
+  io::Network& network() { return routed_; }
+  io::Driver& driver() { return driver_; }
+
+  // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see.
+  bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s);
+
+  // Runs the copies of `transfer` that need no peer, in this thread.
+  void run_work(const engine::TransferRef& transfer);
+
+  // Ends the engine and the thread. Idempotent.
+  void close();
+  bool closed();
+
+ private:
+  explicit Runtime(int64_t spin_ns);
+  io::Driver driver_;
+  io::SocketNetwork sockets_;
+  io::InprocNetwork inproc_;
+  io::RoutedNetwork routed_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+// Something under way: Python waits for it, polls it or awaits it. Callbacks under the lock.
+struct Completion {
+  bool done = false;
+  std::vector<std::pair<std::shared_ptr<Notifier>, uint64_t>> watchers;
+
+  void finish() {
+    done = true;
+    for (auto& [notifier, token] : watchers) notifier->push(token);
+    watchers.clear();
+  }
+  void watch(std::shared_ptr<Notifier> notifier, uint64_t token) {
+    if (done) {
+      notifier->push(token);
+    } else {
+      watchers.emplace_back(std::move(notifier), token);
+    }
+  }
+};
+
+// The same with a value.
+template <class T>
+struct Pending : Completion {
+  std::optional<Result<T>> value;
+  void set(Result<T> outcome) {
+    if (done) return;
+    value.emplace(std::move(outcome));
+    finish();
+  }
+};
+
+}  // namespace moontide::python

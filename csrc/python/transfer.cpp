@@ -1,0 +1,208 @@
+#include "python/transfer.h"
+
+#include <pybind11/stl.h>
+
+#include "python/operation.h"
+
+namespace moontide::python {
+namespace {
+
+// (address, length) of whatever Python may pass as local memory.
+std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
+  if (PyLong_Check(local.ptr())) {
+    uint64_t address = PyLong_AsUnsignedLongLong(local.ptr());
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return {address, UINT64_MAX - address};
+  }
+  if (PyTuple_Check(local.ptr()) && PyTuple_GET_SIZE(local.ptr()) == 2) {
+    auto [address, length] = local_memory(PyTuple_GET_ITEM(local.ptr(), 0));
+    auto offset = py::cast<uint64_t>(py::handle(PyTuple_GET_ITEM(local.ptr(), 1)));
+    if (offset > length) raise({Code::kInvalid, "offset " + std::to_string(offset) + " is outside the local region of " + std::to_string(length) + " bytes"});
+    return {address + offset, length - offset};
+  }
+  if (py::hasattr(local, "_range")) {  // Region, Arena
+    auto range = py::cast<std::pair<uint64_t, uint64_t>>(local.attr("_range"));
+    return range;
+  }
+  if (py::hasattr(local, "data_ptr")) {  // torch
+    auto address = py::cast<uint64_t>(local.attr("data_ptr")());
+    return {address, py::cast<uint64_t>(local.attr("nbytes"))};
+  }
+  Py_buffer view;
+  if (PyObject_GetBuffer(local.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  std::pair<uint64_t, uint64_t> range{reinterpret_cast<uint64_t>(view.buf), static_cast<uint64_t>(view.len)};
+  PyBuffer_Release(&view);
+  return range;
+}
+
+engine::Record pack_record(py::handle entry, uint32_t op) {
+  py::object fast = py::reinterpret_steal<py::object>(PySequence_Fast(entry.ptr(), "an entry is (local, remote region, offset, length)"));
+  if (!fast) throw py::error_already_set();
+  if (PySequence_Fast_GET_SIZE(fast.ptr()) != 4) raise({Code::kInvalid, "an entry is (local, remote region, offset, length)"});
+  PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
+  engine::Record record;
+  record.op = op;
+  auto [address, room] = local_memory(items[0]);
+  record.local = address;
+  record.handle = py::cast<const RemoteRegionHandle&>(py::handle(items[1])).handle;
+  auto number = [](PyObject* item, const char* what) {
+    uint64_t value = PyLong_AsUnsignedLongLong(item);
+    if (PyErr_Occurred() == nullptr) return value;
+    PyErr_Clear();
+    raise({Code::kInvalid, std::string(what) + " is not a number from 0 to 2^64 - 1"});
+  };
+  record.offset = number(items[2], "offset");
+  record.length = number(items[3], "length");
+  if (record.length > room) raise({Code::kInvalid, "length " + std::to_string(record.length) + " is more than the local memory of " + std::to_string(room) + " bytes"});
+  return record;
+}
+
+}  // namespace
+
+Records pack_records(const py::object& entries, uint32_t op) {
+  Records records;
+  if (PyObject_CheckBuffer(entries.ptr()) != 0) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(entries.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw py::error_already_set();
+    if (view.len % sizeof(engine::Record) != 0) {
+      PyBuffer_Release(&view);
+      raise({Code::kInvalid, "packed entries are records of 40 bytes"});
+    }
+    records.resize(view.len / sizeof(engine::Record));
+    std::memcpy(static_cast<void*>(records.data()), view.buf, view.len);
+    PyBuffer_Release(&view);
+    for (auto& record : records) record.op = op;
+    return records;
+  }
+  if (PyList_Check(entries.ptr())) records.reserve(PyList_GET_SIZE(entries.ptr()));
+  for (py::handle entry : entries) records.push_back(pack_record(entry, op));
+  return records;
+}
+
+TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
+                      std::optional<double> timeout_s) {
+  TransferHandle handle;
+  handle.runtime = runtime;
+  handle.outcome = std::make_shared<Completion>();
+  handle.quiet = std::make_shared<Completion>();
+  engine::TransferOptions options;
+  if (timeout_s) options.progress_timeout_ns = std::max<int64_t>(static_cast<int64_t>(*timeout_s * 1e9), 1);
+  options.done = [outcome = handle.outcome] { outcome->finish(); };
+  options.quiet = [quiet = handle.quiet] { quiet->finish(); };
+  options.caller_copies = true;
+  py::gil_scoped_release nogil;
+  auto held = lock_or_raise(*runtime);
+  handle.transfer = value_or_raise(runtime->engine().submit(records, std::move(options)));
+  bool here = handle.transfer->work_bytes() <= runtime->engine().options().inline_bytes;
+  if (!here) handle.transfer->run_in_reactor();
+  held.unlock();
+  if (here) runtime->run_work(handle.transfer);
+  return handle;
+}
+
+TransferHandle::~TransferHandle() {
+  if (!transfer || runtime->forked()) return;
+  auto held = runtime->driver().lock();
+  transfer.reset();
+}
+
+void TransferHandle::wait(std::optional<double> timeout_s) {
+  {
+    py::gil_scoped_release nogil;
+    if (runtime->lock()) runtime->run_work(transfer);
+  }
+  wait_or_raise(*runtime, [this] { return outcome->done; }, timeout_s);
+  Error error;
+  {
+    auto held = runtime->driver().lock();
+    error = transfer->error();
+  }
+  if (error.code != Code::kOk) raise(error);
+}
+
+void TransferHandle::wait_quiet(std::optional<double> timeout_s) {
+  wait_or_raise(*runtime, [this] { return quiet->done; }, timeout_s);
+}
+
+py::list TransferHandle::results() {
+  std::vector<Code> codes;
+  Error error;
+  {
+    auto held = runtime->driver().lock();
+    codes = transfer->results();
+    error = transfer->error();
+  }
+  py::list out(codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    if (codes[i] == Code::kOk) {
+      out[i] = py::none();
+    } else {
+      out[i] = make_exception(codes[i], codes[i] == error.code ? error.message : "");
+    }
+  }
+  return out;
+}
+
+void TransferHandle::cancel() {
+  py::gil_scoped_release nogil;
+  auto held = runtime->lock();
+  if (!held) return;
+  transfer->cancel();
+  runtime->reactor().post([] {});  // other waiters look again
+}
+
+void bind_transfer(py::module_& m) {
+  auto locked = [](auto read) {
+    return [read](const TransferHandle& handle) {
+      auto held = handle.runtime->driver().lock();
+      return read(*handle.transfer);
+    };
+  };
+  py::class_<TransferHandle>(m, "Transfer")
+      .def_property_readonly("done", [](const TransferHandle& h) { auto held = h.runtime->driver().lock(); return h.outcome->done; })
+      .def_property_readonly("quiet", [](const TransferHandle& h) { auto held = h.runtime->driver().lock(); return h.quiet->done; })
+      .def_property_readonly("nbytes", locked([](const engine::Transfer& t) { return t.bytes(); }))
+      .def_property_readonly("nbytes_moved", locked([](const engine::Transfer& t) { return t.bytes_moved(); }))
+      .def_property_readonly("path", locked([](const engine::Transfer& t) { return t.path(); }))
+      .def_property_readonly("results", &TransferHandle::results)
+      .def("wait", &TransferHandle::wait, py::arg("timeout") = py::none())
+      .def("wait_quiet", &TransferHandle::wait_quiet, py::arg("timeout") = py::none())
+      .def("cancel", &TransferHandle::cancel)
+      .def("watch", [](const TransferHandle& h, std::shared_ptr<Notifier> notifier, uint64_t token) {
+        py::gil_scoped_release nogil;
+        auto held = h.runtime->driver().lock();
+        h.outcome->watch(std::move(notifier), token);
+      }, py::arg("notifier"), py::arg("token"));
+
+  m.def("buffer_address", [](const py::buffer& buffer) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+    auto address = reinterpret_cast<uint64_t>(view.buf);
+    PyBuffer_Release(&view);
+    return address;
+  }, py::arg("view"), "Where the memory of a contiguous buffer starts.");
+
+  struct Prepared {
+    std::shared_ptr<Runtime> runtime;
+    Records records;
+  };
+  py::class_<Prepared>(m, "Prepared")
+      .def(py::init([](std::shared_ptr<Runtime> runtime, const py::object& entries, uint32_t op) {
+             return Prepared{std::move(runtime), pack_records(entries, op)};
+           }), py::arg("runtime"), py::arg("entries"), py::arg("op"))
+      .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
+      .def("post", [](const Prepared& prepared, std::optional<double> timeout_s) {
+        return submit(prepared.runtime, prepared.records, timeout_s);
+      }, py::arg("timeout") = py::none());
+
+  py::class_<RemoteRegionHandle>(m, "RemoteRegion", "A peer's region: what entries name as their remote side.")
+      .def_readonly("handle", &RemoteRegionHandle::handle)
+      .def_readonly("id", &RemoteRegionHandle::id)
+      .def_readonly("generation", &RemoteRegionHandle::generation)
+      .def_readonly("length", &RemoteRegionHandle::length)
+      .def_readonly("name", &RemoteRegionHandle::name)
+      .def_property_readonly("readable", [](const RemoteRegionHandle& r) { return (r.access & memory::kReadable) != 0; })
+      .def_property_readonly("writable", [](const RemoteRegionHandle& r) { return (r.access & memory::kWritable) != 0; });
+}
+
+}  // namespace moontide::python

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <vector>
+
+#include "python/bindings.h"
+
+namespace moontide::python {
+
+// What Python holds of a transfer.
+struct TransferHandle {
+  std::shared_ptr<Runtime> runtime;
+  engine::TransferRef transfer;
+  std::shared_ptr<Completion> outcome;
+  std::shared_ptr<Completion> quiet;
+
+  TransferHandle() = default;
+  TransferHandle(TransferHandle&&) = default;
+  ~TransferHandle();
+
+  void wait(std::optional<double> timeout_s);
+  void wait_quiet(std::optional<double> timeout_s);
+  py::list results();
+  void cancel();
+};
+
+using Records = std::vector<engine::Record>;
+
+// From an iterable of (local, remote region, offset, length), or from a buffer of 40-byte records.
+Records pack_records(const py::object& entries, uint32_t op);
+
+TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
+                      std::optional<double> timeout_s);
+
+// A peer's region, as it is named in entries.
+struct RemoteRegionHandle {
+  uint64_t handle = 0;
+  uint32_t id = 0;
+  uint64_t generation = 0;
+  uint64_t length = 0;
+  uint8_t access = 0;
+  std::string name;
+};
+
+}  // namespace moontide::python
