@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness.cases import MEDIA, WAITS, Case, submission_case, transfer_cases
+from harness.cases import MEDIA, WAITS, submission_case, transfer_cases
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
 from harness.limits import LimitRuns, loops_seen
 from harness.rows import Results, plain_row, submission_rows, table, transfer_rows
@@ -83,12 +83,13 @@ class Run:
         self.log: list[dict[str, Any]] = []
 
     def _note(self, label: str, foreign: list[float], began: float, error: str = "") -> None:
-        entry = {"turn": label, "foreign_cpu": [round(f, 3) for f in foreign], "seconds": round(time.monotonic() - began, 1)}
+        seconds = round(time.monotonic() - began, 1)
+        entry: dict[str, Any] = {"turn": label, "foreign_cpu": [round(f, 3) for f in foreign], "seconds": seconds}
         if error:
             entry["error"] = error
         self.log.append(entry)
         busy = f"  others used {foreign[-1]:.0%} of a core" if foreign and foreign[-1] > FOREIGN_MAX else ""
-        print(f"  {label:<22} {entry['seconds']:>6} s{busy}" + (f"  FAILED {error}" if error else ""), flush=True)
+        print(f"  {label:<22} {seconds:>6} s{busy}" + (f"  FAILED {error}" if error else ""), flush=True)
 
     def _contestant_turn(self, c: Contestant, memories: Memories) -> None:
         began = time.monotonic()
@@ -182,7 +183,7 @@ def transfer(options: argparse.Namespace) -> None:
     print(table(rows))
     disturbed = [entry["turn"] for entry in run.log if min(entry["foreign_cpu"], default=0.0) > FOREIGN_MAX]
     if disturbed:
-        print(f"{len(disturbed)} turns were disturbed by other processes even after {REPEATS_MAX} repeats: do not quote this run")
+        print(f"{len(disturbed)} turns were disturbed even after {REPEATS_MAX} repeats: do not quote this run")
     print(f"written to {options.json}")
 
 

@@ -17,7 +17,7 @@ OPS = ("read", "write")
 
 @dataclass(frozen=True)
 class Case:
-    """One batch: `count` entries of `size` bytes, moved `iterations` times per turn, through `windows` places in turn."""
+    """One batch: `count` entries of `size` bytes, moved `iterations` times per turn, at `windows` places in turn."""
 
     name: str
     op: str

@@ -35,7 +35,7 @@ MOONCAKE = Peer(
     "Debian packages libibverbs1 libnuma1 libcurl4",
 )
 # NIXL's API imports torch only for those who pass tensors; its own dependencies would bring a CUDA build of it.
-NIXL = Peer("nixl", (("numpy",), ("--no-deps", "nixl-cu12")), "import nixl_cu12._api", "package nixl-cu12 for this Python")
+NIXL = Peer("nixl", (("numpy",), ("--no-deps", "nixl-cu12")), "import nixl_cu12._api", "a nixl-cu12 for this Python")
 
 
 def cache_home() -> Path:
@@ -78,7 +78,7 @@ def compile_limits(source: Path, target: Path) -> dict[str, Path]:
     out = {}
     for file in sorted(source.glob("*.c")):
         out[file.stem] = target / file.stem
-        ok, said = _run([compiler, "-O2", "-std=gnu11", "-o", str(out[file.stem]), str(file)])
+        ok, said = _run([compiler, "-O2", "-std=gnu11", "-D_GNU_SOURCE", "-o", str(out[file.stem]), str(file)])
         if not ok:
             raise SetupError(f"{file.name} does not compile:\n{said}")
     return out

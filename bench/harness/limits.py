@@ -26,7 +26,8 @@ def loops_for(medium: str, case: Case) -> list[str]:
     if case.single:
         return ["1 x 64 buffers 0"]
     plain = [f"{sockets} x {chunk} buffers 0" for sockets in (1, 2, 4) for chunk in (64, 128, 256, 512, 1024)]
-    return plain + [f"{sockets} x {chunk} buffers {b}" for sockets in (1, 2) for chunk in (512, 1024) for b in (2048, 4096)]
+    large = [f"{sockets} x {chunk} buffers {b}" for sockets in (1, 2) for chunk in (512, 1024) for b in (2048, 4096)]
+    return plain + large
 
 
 def shape_arguments(case: Case) -> list[str]:

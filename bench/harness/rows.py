@@ -11,6 +11,7 @@ from harness.cases import MEDIA, WAITS, Case
 from harness.limits import LimitRuns
 from harness.turns import Turn
 
+NAMES = ("moontide", "mooncake", "nixl")
 VOID_ABOVE = 1.03  # a contestant this much better than the limit shows that the limit's loop is a poor one
 _ON_LOOPBACK = 0.98  # of the payload, at least, for a TCP row
 _OFF_LOOPBACK = 0.25  # of the payload, at most, for a memory row: control messages may go there
@@ -82,7 +83,7 @@ def _rounded(value: float | None) -> float | None:
 
 def row(results: Results, case: Case, medium: str, waits: tuple[str, ...], sample: str) -> dict[str, Any]:
     """`waits`: one for a row about that wait, both where the better one counts."""
-    cells = {name: cell(results, keys_of(name, medium, waits), case, sample) for name in ("moontide", "mooncake", "nixl")}
+    cells = {name: cell(results, keys_of(name, medium, waits), case, sample) for name in NAMES}
     bounds = [results.limits[medium].best(case, wait) for wait in waits] if medium in results.limits else []
     bound = min((b for b in bounds if b is not None), key=lambda b: b[1], default=None) if sample == "p50_us" else None
     values = {name: _scaled(c.value, case) if c else None for name, c in cells.items()}
@@ -120,8 +121,9 @@ def transfer_rows(results: Results, cases: list[Case]) -> list[dict[str, Any]]:
     out = []
     for medium in MEDIA:
         for case in cases:
+            samples = ("p50_us", "p99_us") if case.single else ("p50_us",)
             for waits in [(wait,) for wait in WAITS] if case.small else [WAITS]:
-                out += [row(results, case, medium, waits, sample) for sample in (("p50_us", "p99_us") if case.single else ("p50_us",))]
+                out += [row(results, case, medium, waits, sample) for sample in samples]
     return out
 
 
@@ -132,11 +134,10 @@ def submission_rows(results: Results, case: Case) -> list[dict[str, Any]]:
         ("submit_us", "submit a batch of 32 from Python", 10.0),
         ("repost_us", "post a prepared batch of 32 again", 3.0),
     ):
-        found = {
-            who: [r[sample] for r in results.of((who, "tcp", "poll"), case)] for who in ("moontide", "mooncake", "nixl")
-        }
+        found = {who: [r[sample] for r in results.of((who, "tcp", "poll"), case)] for who in NAMES}
         values = {who: _rounded(median(v)) if v else None for who, v in found.items()}
-        out.append(plain_row(name, "p50", "us", values["moontide"], target, {w: values[w] for w in ("mooncake", "nixl")}))
+        mine = values.pop("moontide")
+        out.append(plain_row(name, "p50", "us", mine, target, values))
     return out
 
 
@@ -171,15 +172,26 @@ def table(rows: list[dict[str, Any]]) -> str:
     for r in rows:
         mine, limit = r["moontide"], r["limit"]
         of = (mine / limit if r["better"] == "higher" else limit / mine) if mine and limit else None
-        cpu = "/".join(_text(r["cpu_s"].get(name)) for name in ("moontide", "mooncake", "nixl")) if r["cpu_s"] else ""
-        unit = r["unit"] if r["metric"] == "rate" else f"{r['metric']} {r['unit']}"
         lines.append(
-            [r["medium"], r.get("wait", "")[:6], r["case"], unit, _text(mine), _text(r["peers"].get("mooncake"))]
-            + [_text(r["peers"].get("nixl")), _text(limit) if limit else f"<{r['target']:g}" if "target" in r else "-"]
-            + [f"{of:.2f}" if of else "", cpu, "VOID" if r["void"] else "*" if r["notes"] else ""]
+            [
+                r["medium"],
+                r.get("wait", "")[:6],
+                r["case"],
+                r["unit"] if r["metric"] == "rate" else f"{r['metric']} {r['unit']}",
+                _text(mine),
+                _text(r["peers"].get("mooncake")),
+                _text(r["peers"].get("nixl")),
+                _text(limit) if limit else f"<{r['target']:g}" if "target" in r else "-",
+                f"{of:.2f}" if of else "",
+                "/".join(_text(r["cpu_s"].get(name)) for name in NAMES) if r["cpu_s"] else "",
+                "VOID" if r["void"] else "*" if r["notes"] else "",
+            ]
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    left = {0, 1, 2, 3, 10}
-    text = ["  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))) for line in lines]
+    text = []
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        padded = [c.ljust(w) if i in (0, 1, 2, 3, 10) else c.rjust(w) for i, (c, w) in enumerate(cells)]
+        text.append("  ".join(padded).rstrip())
     text += sorted({f"* {note}" for r in rows for note in r["notes"]})
-    return "\n".join(line.rstrip() for line in text)
+    return "\n".join(text)

@@ -94,6 +94,11 @@ def _start(c: Contestant, role: str, plan: dict[str, Any], fds: list[int], said:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, pass_fds=fds, text=True)
 
 
+def _kill(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.kill()
+
+
 def run_turn(c: Contestant, cases: list[Case], memories: Memories, limit_s: float) -> Turn:
     """Starts target and initiator, reads what the initiator reports, and stops both whatever happens."""
     turn = Turn(c.label)
@@ -107,7 +112,7 @@ def run_turn(c: Contestant, cases: list[Case], memories: Memories, limit_s: floa
             processes.append(_start(c, role, mine, [*fds, end.fileno()], said))
         here.close()
         there.close()
-        alarm = threading.Timer(limit_s, lambda: [process.kill() for process in processes])
+        alarm = threading.Timer(limit_s, _kill, (processes,))
         alarm.start()
         try:
             _read(turn, processes[1], {os.getpid(), *(process.pid for process in processes)})

@@ -19,7 +19,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 class ForeignCpu:
-    """CPU seconds used by processes that do not belong to the turn, and taken away by the hypervisor, since it was made.
+    """CPU seconds used by processes that do not belong to the turn, or taken by the hypervisor, since it was made.
 
     The times of reaped children are counted with their parents, so that a short-lived compiler is not missed. Kernel
     threads are left out: on loopback they work for the contestant.
@@ -49,13 +49,11 @@ class ForeignCpu:
 
 
 def machine() -> dict[str, Any]:
-    model = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     pages = {name: _text(f"/sys/kernel/mm/transparent_hugepage/{name}") for name in ("enabled", "shmem_enabled")}
     return {
-        "cpu": model,
+        "cpu": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),

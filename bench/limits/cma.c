@@ -1,9 +1,9 @@
 // Limit of cross-memory attach: process_vm_readv / process_vm_writev against another process, with no protocol at all.
 //   cma SIZE COUNT POOL ITERATIONS ORDER [LOOP...]      LOOP: "readv|writev PIECE_KIB x PIECES_PER_CALL"
-#include "limits.h"
-
 #include <sys/uio.h>
 #include <sys/wait.h>
+
+#include "limits.h"
 
 typedef ssize_t (*CmaFn)(pid_t, const struct iovec*, unsigned long, const struct iovec*, unsigned long, unsigned long);
 
@@ -36,7 +36,8 @@ static void measure(const Link* k, const char* loop) {
   const Shape* s = k->shape;
   char verb[16];
   size_t piece_kib, per_call;
-  if (sscanf(loop, "%15s %zu x %zu", verb, &piece_kib, &per_call) != 3 || piece_kib == 0 || per_call == 0 || per_call > 1024) {
+  if (sscanf(loop, "%15s %zu x %zu", verb, &piece_kib, &per_call) != 3 || piece_kib == 0 || per_call == 0 ||
+      per_call > 1024) {
     fprintf(stderr, "not a loop: %s\n", loop);
     exit(2);
   }

@@ -1,15 +1,18 @@
-// Limit of lent memory: how fast one core copies out of (or into) pages that another process wrote, with no protocol at all.
+// Limit of lent memory: how fast one core copies out of (or into) pages that another process wrote, with no protocol at
+// all.
 //   copy SIZE COUNT POOL ITERATIONS ORDER [LOOP...]      LOOP: a name from the table below; none: all
-#include "limits.h"
-
 #include <immintrin.h>
 #include <sys/wait.h>
+
+#include "limits.h"
 
 typedef void (*CopyFn)(uint8_t*, const uint8_t*, size_t);
 
 static void copy_memcpy(uint8_t* d, const uint8_t* s, size_t n) { memcpy(d, s, n); }
 
-static void copy_rep_movsb(uint8_t* d, const uint8_t* s, size_t n) { __asm__ volatile("rep movsb" : "+D"(d), "+S"(s), "+c"(n)::"memory"); }
+static void copy_rep_movsb(uint8_t* d, const uint8_t* s, size_t n) {
+  __asm__ volatile("rep movsb" : "+D"(d), "+S"(s), "+c"(n)::"memory");
+}
 
 // Streaming stores leave the destination out of the caches: no read for ownership. Sizes are multiples of 256 here.
 __attribute__((target("avx2"))) static void copy_nontemporal(uint8_t* d, const uint8_t* s, size_t n) {
@@ -55,7 +58,8 @@ static void measure(const char* name, CopyFn copy, const Shape* s, uint8_t* loca
   for (int k = -3; k < s->iterations; k++) {
     size_t base = window_at(s, k < 0 ? 0 : k);
     double start = now_us();
-    for (size_t i = 0; i < s->count; i++) copy(local + base + i * s->size, remote + base + s->order[i] * s->size, s->size);
+    for (size_t i = 0; i < s->count; i++)
+      copy(local + base + i * s->size, remote + base + s->order[i] * s->size, s->size);
     if (k >= 0) t[k] = now_us() - start;
   }
   report(name, t, s->iterations);

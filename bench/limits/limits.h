@@ -1,7 +1,8 @@
-// Shared by the bare loops that bound the bench: time, pinning, memory of the kind every contestant uses, statistics, output.
-// Each program forks the "other side" itself, pins itself to core 0 and the other to core 1, and prints one JSON line per loop.
+// Shared by the bare loops that bound the bench: time, pinning, memory of the kind every contestant uses, statistics,
+// output. Each program forks the "other side" itself, pins itself to core 0 and the other to core 1, and prints one
+// JSON line per loop.
 #pragma once
-#define _GNU_SOURCE
+
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -49,15 +50,16 @@ static uint8_t* shared_memory(size_t bytes, uint8_t fill) {
   return p;
 }
 
-// The shape of one batch: `count` entries of `size` bytes; `window` advances through `pool` bytes when it is larger than a batch.
+// The shape of one batch: `count` entries of `size` bytes; `window` advances through `pool` bytes when it is larger
+// than a batch.
 typedef struct {
   size_t size, count, pool;
   int iterations;
   uint32_t* order;  // entry i of the remote side lies at slot order[i] of the window
 } Shape;
 
-// Takes the arguments common to all programs off the front: SIZE COUNT POOL ITERATIONS ORDER. ORDER "shuffled" deals the
-// remote entries by a fixed shuffle, so that nothing can be merged; "straight" leaves them side by side.
+// Takes the arguments common to all programs off the front: SIZE COUNT POOL ITERATIONS ORDER. ORDER "shuffled" deals
+// the remote entries by a fixed shuffle, so that nothing can be merged; "straight" leaves them side by side.
 static Shape shape_of(int* argc, char*** argv) {
   char** a = *argv + 1;
   if (*argc < 6) {
@@ -103,6 +105,7 @@ static int by_value(const void* a, const void* b) {
 static void report(const char* loop, double* samples, int n) {
   qsort(samples, (size_t)n, sizeof *samples, by_value);
   int p99 = (int)(0.99 * n);
-  printf("{\"loop\": \"%s\", \"p50_us\": %.3f, \"p99_us\": %.3f}\n", loop, samples[n / 2], samples[p99 < n ? p99 : n - 1]);
+  printf("{\"loop\": \"%s\", \"p50_us\": %.3f, \"p99_us\": %.3f}\n", loop, samples[n / 2],
+         samples[p99 < n ? p99 : n - 1]);
   fflush(stdout);
 }

@@ -1,9 +1,8 @@
 // Limit of TCP on loopback: bytes of one batch through plain sockets, with an end mark and nothing else.
-//   tcp SIZE COUNT POOL ITERATIONS ORDER read|write poll|sleep LOOP...      LOOP: "SOCKETS x CHUNK_KIB buffers BUFFER_KIB"
-// "write": core 0 sends, core 1 receives into place and answers one byte. "read": core 0 asks with one byte, core 1 sends.
-// "poll": both sides spin on non-blocking sockets. "sleep": the other side blocks; core 0 still spins.
-#include "limits.h"
-
+//   tcp SIZE COUNT POOL ITERATIONS ORDER read|write poll|sleep LOOP...      LOOP: "SOCKETS x CHUNK_KIB buffers
+//   BUFFER_KIB"
+// "write": core 0 sends, core 1 receives into place and answers one byte. "read": core 0 asks with one byte, core 1
+// sends. "poll": both sides spin on non-blocking sockets. "sleep": the other side blocks; core 0 still spins.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,13 +10,15 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
+#include "limits.h"
+
 enum { MAX_SOCKETS = 4, MAX_IOV = 1024 };
 
 typedef struct {
   const Shape* shape;
-  size_t chunk;    // bytes per system call
-  int sockets;     // entries (or chunks of them) go round over these
-  int buffer;      // SO_SNDBUF and SO_RCVBUF; 0: the kernel's own tuning
+  size_t chunk;  // bytes per system call
+  int sockets;   // entries (or chunks of them) go round over these
+  int buffer;    // SO_SNDBUF and SO_RCVBUF; 0: the kernel's own tuning
   int spin_here, spin_there;
 } Plan;
 
@@ -42,7 +43,8 @@ static void connect_pairs(int* here, int* there, const Plan* p) {
   struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof a;
   int l = tcp_socket(p);
-  if (bind(l, (struct sockaddr*)&a, sizeof a) || listen(l, 8) || getsockname(l, (struct sockaddr*)&a, &len)) die("listen");
+  if (bind(l, (struct sockaddr*)&a, sizeof a) || listen(l, 8) || getsockname(l, (struct sockaddr*)&a, &len))
+    die("listen");
   for (int i = 0; i < p->sockets; i++) {
     here[i] = tcp_socket(p);
     if (connect(here[i], (struct sockaddr*)&a, sizeof a)) die("connect");
@@ -71,7 +73,8 @@ static void deal(const Plan* p, uint8_t* memory, size_t base, int shuffled, Piec
 static int step(int fd, Pieces* q, const Plan* p, int sending, int flags) {
   if (q->at == q->n) return 1;
   size_t n = 0, bytes = 0;
-  while (q->at + n < q->n && n < MAX_IOV && (n == 0 || bytes + q->iov[q->at + n].iov_len <= p->chunk)) bytes += q->iov[q->at + n++].iov_len;
+  while (q->at + n < q->n && n < MAX_IOV && (n == 0 || bytes + q->iov[q->at + n].iov_len <= p->chunk))
+    bytes += q->iov[q->at + n++].iov_len;
   struct msghdr m = {.msg_iov = q->iov + q->at, .msg_iovlen = n};
   ssize_t done = sending ? sendmsg(fd, &m, flags | MSG_NOSIGNAL) : recvmsg(fd, &m, flags);
   if (done < 0) {
@@ -89,7 +92,8 @@ static int step(int fd, Pieces* q, const Plan* p, int sending, int flags) {
 }
 
 static void move(int* fd, Pieces* q, const Plan* p, int sending, int spin) {
-  // A sleeper with one socket may block in the call itself; with several it would block on the wrong one, so it spins while bytes flow.
+  // A sleeper with one socket may block in the call itself; with several it would block on the wrong one, so it spins
+  // while bytes flow.
   int flags = spin || p->sockets > 1 ? MSG_DONTWAIT : 0;
   for (int left = 1; left;) {
     left = 0;
@@ -108,7 +112,8 @@ static void put_byte(int fd) {
 }
 
 static void pieces_of(Pieces* q, const Plan* p) {
-  for (int i = 0; i < p->sockets; i++) q[i].iov = malloc((p->shape->count * (p->shape->size / p->chunk + 1) + 1) * sizeof(struct iovec));
+  for (int i = 0; i < p->sockets; i++)
+    q[i].iov = malloc((p->shape->count * (p->shape->size / p->chunk + 1) + 1) * sizeof(struct iovec));
 }
 
 // The other side: for each iteration, receive and answer, or wait for the question and send.
@@ -171,7 +176,8 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; i++) {
     Plan p = {.shape = &s, .spin_here = 1, .spin_there = !sleeps};
     size_t chunk_kib;
-    if (sscanf(argv[i], "%d x %zu buffers %d", &p.sockets, &chunk_kib, &p.buffer) != 3 || p.sockets < 1 || p.sockets > MAX_SOCKETS || chunk_kib == 0) {
+    if (sscanf(argv[i], "%d x %zu buffers %d", &p.sockets, &chunk_kib, &p.buffer) != 3 || p.sockets < 1 ||
+        p.sockets > MAX_SOCKETS || chunk_kib == 0) {
       fprintf(stderr, "not a loop: %s\n", argv[i]);
       return 2;
     }

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from mooncake.engine import TransferEngine
-from side import Contestant, Entry, Memory, main
+from side import Contestant, Entry, Memory, Submission, main
 
 
 class Mooncake(Contestant):
@@ -51,7 +51,7 @@ class Mooncake(Contestant):
 
         return move
 
-    def submission(self, entries: Sequence[Entry]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]:
+    def submission(self, entries: Sequence[Entry]) -> Submission:
         engine, peer = self._engine, self._other["address"]
         lists = self._lists("read", entries)
 

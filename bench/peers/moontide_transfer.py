@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from side import Contestant, Entry, Memory, Submission, main
+
 import moontide
 from moontide.config import Config
-from side import Contestant, Entry, Memory, main
 
 _LOCAL_READS = {"shm": "shm", "cma": "cma", "tcp": "off"}
 # A waiter that polls longer than any batch here takes, and one that goes to sleep at once.
@@ -51,7 +52,7 @@ class Moontide(Contestant):
         prepared = self._engine.prepare("read" if op == "read" else "write", self._entries(op, entries))
         return lambda: prepared.post().wait()
 
-    def submission(self, entries: Sequence[Entry]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]:
+    def submission(self, entries: Sequence[Entry]) -> Submission:
         engine, batch = self._engine, self._entries("read", entries)
         prepared = engine.prepare("read", batch)
         return lambda: engine.read(batch), prepared.post, lambda transfer: transfer.wait()

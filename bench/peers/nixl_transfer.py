@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from nixl_cu12._api import nixl_agent, nixl_agent_config
-from side import Contestant, Entry, Memory, main
+from side import Contestant, Entry, Memory, Submission, main
 
 
 class Nixl(Contestant):
@@ -61,7 +61,7 @@ class Nixl(Contestant):
         transfer, wait = self._agent.transfer, self._wait
         return lambda: wait(handle, transfer(handle))
 
-    def submission(self, entries: Sequence[Entry]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]:
+    def submission(self, entries: Sequence[Entry]) -> Submission:
         agent = self._agent
         local, remote = self._descriptors("read", entries)
         ready = self._prepared("read", entries)

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 Entry = tuple[int, int, int]  # (offset in the local memory, offset in the remote memory, bytes)
+# (submit a batch that was never seen, post a prepared one again, wait for either)
+Submission = tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]
 
 _WORD = 8
 _WARM_UPS = 3
@@ -61,8 +63,8 @@ class Contestant:
         """A function that moves the entries and returns when this contestant calls the batch complete."""
         raise NotImplementedError
 
-    def submission(self, entries: Sequence[Entry]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]:
-        """(submit a batch that was never seen, post a prepared one again, wait for either)."""
+    def submission(self, entries: Sequence[Entry]) -> Submission:
+        """What it costs to hand over a batch; see `Submission`."""
         raise NotImplementedError
 
     def progress(self) -> None:
@@ -127,11 +129,11 @@ class Window:
         remote = slots(count, case["order"])
         self.entries = [(base + i * size, base + remote[i] * size, size) for i in range(count)]
         # (offset in the source, offset in the sink) of each entry
-        self.pairs = [(r, l) if reading else (l, r) for l, r, _ in self.entries]
+        self.pairs = [(far, near) if reading else (near, far) for near, far, _ in self.entries]
         step = size // _WORD
         self._tails = sink.words[base // _WORD + step - 1 : (base + self.nbytes) // _WORD : step]
         self._zeros = memoryview(bytes(count * _WORD)).cast("Q")
-        lasts = dict((at, source.words[(of + size) // _WORD - 1]) for of, at in self.pairs)
+        lasts = {at: source.words[(of + size) // _WORD - 1] for of, at in self.pairs}
         self._want = b"".join(lasts[base + i * size].to_bytes(_WORD, sys.byteorder) for i in range(count))
         self._sink = sink
 
