@@ -20,7 +20,7 @@ from functools import cached_property
 
 from moontide.errors import Internal, Invalid
 
-__all__ = ["FORMAT", "VECTORS", "Chain", "KeySpace", "Span", "encode", "self_check"]
+__all__ = ["FORMAT", "VECTORS", "Chain", "KeySpace", "Span", "compute_vectors", "encode", "self_check"]
 
 FORMAT = 1
 _PREFIX = b"kv1"

@@ -24,6 +24,7 @@ __all__ = [
     "encode_layout",
     "layer_from_strides",
     "refuse",
+    "without_aliases",
 ]
 
 LAYOUT_VERSION = 1
