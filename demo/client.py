@@ -82,8 +82,8 @@ def complete(port: int, prompt: Prompt, timeout: float = 120) -> Answer:
     try:
         reply = json.loads(payload)
         if status != 200:
-            error = f"HTTP {status}: {payload[:300].decode(errors='replace')}"
-            return Answer(error=error, seconds=seconds, route=route)
+            refusal = f"HTTP {status}: {payload[:300].decode(errors='replace')}"
+            return Answer(error=refusal, seconds=seconds, route=route)
         choice = reply["choices"][0]
         return Answer(
             text=choice["text"],
