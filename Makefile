@@ -34,6 +34,7 @@ lint: venv ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff format --check $(PY_FOLDERS)
 	MYPYPATH=core $(BIN)/mypy --strict -p moontide
 	$(BIN)/mypy --strict scripts demo
+	MYPYPATH=core:tests $(BIN)/mypy --strict --explicit-package-bases tests/tidy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) && echo "clang-format: ok"
 
 tidy: build

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-# What the interpreter and pybind11 give to every class.
-_GIVEN = frozenset(dir(type("Empty", (), {}))) | {"__weakref__", "_pybind11_conduit_v1_"}
+# What the interpreter and pybind11 give to every class. The buffer protocol is a slot of the type, which Python shows
+# under its name from 3.12 on.
+_GIVEN = frozenset(dir(type("Empty", (), {}))) | {"__weakref__", "_pybind11_conduit_v1_", "__buffer__"}
 # Both forms are ways to say one thing that a stub leaves to its base class or to the type system.
 _ENUM_GIVEN = {"__members__", "__entries", "__index__", "__int__", "name", "value", "__getstate__", "__setstate__"}
 
@@ -60,10 +61,7 @@ def check_stub(stub: str, module: Any) -> Iterator[str]:
 
 def check_exports(module: ModuleType) -> Iterator[str]:
     """`__all__` names what is there, and everything public that the module itself defines."""
-    exported = getattr(module, "__all__", None)
-    if exported is None:
-        yield f"{module.__name__}: no __all__"
-        return
+    exported = getattr(module, "__all__", ())
     for name in exported:
         if not hasattr(module, name):
             yield f"{module.__name__}: exports {name}, which it does not have"
