@@ -66,7 +66,6 @@ class VllmEngine:
             max_num_seqs=8,
             max_num_batched_tokens=CHUNK,
             kv_cache_memory_bytes=cache_bytes,
-            distributed_executor_backend="uni",
             disable_log_stats=False,
             kv_transfer_config=KVTransferConfig(
                 kv_connector="MoontideConnector",
@@ -74,7 +73,7 @@ class VllmEngine:
                 kv_load_failure_policy="recompute",
                 kv_connector_extra_config=extra or {},
             ),
-            **options,
+            **{"distributed_executor_backend": "uni", **options},
         )
         self._engine = self.llm.llm_engine
         self._count = 0
