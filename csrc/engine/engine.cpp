@@ -58,10 +58,11 @@ Engine::~Engine() {
   alive_.reset();
   listeners_.clear();
   for (auto& [number, acceptor] : std::exchange(incoming_, {})) std::static_pointer_cast<Acceptor>(acceptor)->close();
-  auto active = std::exchange(active_, {});
-  for (auto& [number, transfer] : active) {
-    if (auto live = transfer.lock()) live->abandon();
+  std::vector<TransferRef> ending;  // kept until the endpoints, which hold their slices, are closed below
+  for (auto& [number, transfer] : active_) {
+    if (auto live = transfer.lock()) ending.push_back(std::move(live));
   }
+  for (auto& transfer : ending) transfer->abandon();
   auto links = std::exchange(links_, {});
   for (auto& [number, link] : links) link->close({Code::kClosed, "the engine was closed"});
 }

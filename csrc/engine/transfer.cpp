@@ -201,10 +201,6 @@ void Transfer::check_deadline(int64_t now_ns) {
   for (auto& link : links) link->suspect(timeout);
 }
 
-void Transfer::abandon() {
-  options_.done = {};
-  options_.quiet = {};
-  end_early({Code::kClosed, "the engine was closed"});
-}
+void Transfer::abandon() { end_early({Code::kClosed, "the engine was closed"}); }
 
 }  // namespace moontide::engine

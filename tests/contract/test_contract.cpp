@@ -1,0 +1,288 @@
+// The transport contract: one suite, every transport. What a transport promises is in csrc/transport/transport.h.
+#include <algorithm>
+#include <numeric>
+
+#include "contract/pairs.h"
+
+namespace moontide::contract {
+namespace {
+
+using engine::Record;
+using engine::TransferRef;
+using memory::kLocal;
+using memory::kReadable;
+using memory::kWritable;
+
+constexpr uint32_t kRead = 1, kWrite = 2;
+constexpr uint64_t kSize = 3u << 20;
+
+Bytes pattern(size_t size, uint64_t seed) {
+  Bytes bytes(size);
+  SeededRandom(seed).fill(bytes);
+  return bytes;
+}
+
+// A pair with one region on each side, opened.
+struct Scene {
+  explicit Scene(const MakePair& make, uint64_t size = kSize) : pair(make()) {
+    theirs = pair->allocate(pair->owner(), size, kReadable | kWritable, "theirs");
+    ours = pair->allocate(pair->reader(), size, kReadable, "ours");
+    link = pair->open();
+    handle = pair->handle(link, theirs);
+  }
+  Record record(uint32_t op, uint64_t local, uint64_t remote, uint64_t length) const {
+    return {op, 0, reinterpret_cast<uint64_t>(ours->address) + local, handle, remote, length};
+  }
+  TransferRef run(const std::vector<Record>& records) {
+    auto transfer = pair->reader().submit(records, {});
+    REQUIRE(transfer);
+    REQUIRE(pair->run_until([&] { return (*transfer)->quiet(); }));
+    return *transfer;
+  }
+  std::unique_ptr<Pair> pair;
+  memory::RegionRef theirs, ours;
+  engine::LinkRef link;
+  uint64_t handle = 0;
+};
+
+// Runs `body` for every transport as a subcase of its own.
+void for_each(const std::function<void(const MakePair&)>& body) {
+  for (const auto& [name, make] : all_pairs()) {
+    SUBCASE(name.c_str()) {
+      CAPTURE(name);
+      body(make);
+    }
+  }
+}
+
+TEST_CASE("contract: reads and writes of any size and alignment are exact and touch nothing else") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    const uint64_t lengths[] = {1, 7, 64, 4096, 4097, 65536 + 3, (1u << 20) - 1, (1u << 20) + 1, (2u << 20) + 12345};
+    uint64_t seed = 1;
+    for (uint64_t length : lengths) {
+      for (uint32_t op : {kRead, kWrite}) {
+        CAPTURE(length);
+        CAPTURE(op);
+        const uint64_t local = 1 + seed % 61, remote = 3 + seed % 127;
+        MutableBytes source = op == kRead ? scene.theirs->bytes() : scene.ours->bytes();
+        MutableBytes target = op == kRead ? scene.ours->bytes() : scene.theirs->bytes();
+        const uint64_t from = op == kRead ? remote : local, to = op == kRead ? local : remote;
+        Bytes bytes = pattern(length, ++seed);
+        std::ranges::copy(bytes, source.begin() + static_cast<ptrdiff_t>(from));
+        std::ranges::fill(target, std::byte{0xee});
+        auto transfer = scene.run({scene.record(op, local, remote, length)});
+        CHECK_MESSAGE(transfer->results()[0] == Code::kOk, transfer->error().text());
+        CHECK(transfer->path() == (op == kRead ? scene.pair->name() : scene.pair->write_path()));
+        // visible at the target the moment the transfer is done
+        CHECK(std::ranges::equal(target.subspan(to, length), bytes));
+        CHECK(std::ranges::all_of(target.first(to), [](std::byte b) { return b == std::byte{0xee}; }));
+        CHECK(std::ranges::all_of(target.subspan(to + length), [](std::byte b) { return b == std::byte{0xee}; }));
+      }
+    }
+  });
+}
+
+TEST_CASE("contract: a thousand scattered pieces in random order, both ways") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    constexpr size_t kPieces = 1024, kPiece = 512;
+    std::vector<uint32_t> order(kPieces);
+    std::iota(order.begin(), order.end(), 0u);
+    SeededRandom random(5);
+    for (size_t i = kPieces - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+    Bytes bytes = pattern(kPieces * kPiece, 3);
+    for (uint32_t op : {kRead, kWrite}) {
+      CAPTURE(op);
+      MutableBytes source = op == kRead ? scene.theirs->bytes() : scene.ours->bytes();
+      MutableBytes target = op == kRead ? scene.ours->bytes() : scene.theirs->bytes();
+      std::ranges::copy(bytes, source.begin());
+      std::ranges::fill(target, std::byte{0});
+      std::vector<Record> records;
+      for (size_t i = 0; i < kPieces; ++i) {  // piece order[i] of the source to place i of the target
+        const uint64_t from = order[i] * kPiece, to = i * kPiece;
+        records.push_back(op == kRead ? scene.record(op, to, from, kPiece) : scene.record(op, from, to, kPiece));
+      }
+      auto transfer = scene.run(records);
+      CHECK_MESSAGE(std::ranges::all_of(transfer->results(), [](Code c) { return c == Code::kOk; }), transfer->error().text());
+      bool exact = true;
+      for (size_t i = 0; i < kPieces; ++i) {
+        exact &= std::ranges::equal(target.subspan(i * kPiece, kPiece), ByteView(bytes).subspan(order[i] * kPiece, kPiece));
+      }
+      CHECK(exact);
+    }
+  });
+}
+
+TEST_CASE("contract: each bad record has its own result, and the good ones of the batch are done") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    Bytes bytes = pattern(kSize, 9);
+    std::ranges::copy(bytes, scene.theirs->bytes().begin());
+    auto secret = scene.pair->allocate(scene.pair->owner(), 4096, kLocal, "secret");
+    auto readonly = scene.pair->allocate(scene.pair->owner(), 4096, kReadable, "readonly");
+    const uint64_t secret_handle = scene.pair->handle(scene.link, secret);
+    const uint64_t readonly_handle = scene.pair->handle(scene.link, readonly);
+    std::vector<Record> records = {
+        scene.record(kRead, 0, 0, 4096),
+        scene.record(kRead, 8192, kSize - 100, 101),           // one byte too far
+        scene.record(kRead, 8192, kSize, 1),                   // behind the end
+        scene.record(kRead, 8192, UINT64_MAX - 10, 100),       // wraps
+        scene.record(kRead, 8192, 0, uint64_t{1} << 63),       // longer than anything
+        scene.record(kRead, 8192, 0, UINT64_MAX),              //
+        scene.record(kRead, kSize - 10, 0, 11),                // out of the local region
+        {kRead, 0, 4096, scene.handle, 0, 16},                 // local memory that is nobody's
+        {kRead, 0, scene.record(kRead, 0, 0, 0).local, 999999, 0, 16},  // no such handle
+        {7, 0, scene.record(kRead, 0, 0, 0).local, scene.handle, 0, 16},
+        {kRead, 0, scene.record(kRead, 0, 0, 0).local, secret_handle, 0, 16},
+        {kWrite, 0, scene.record(kRead, 0, 0, 0).local, readonly_handle, 0, 16},
+        scene.record(kRead, 5, 17, 0),                         // nothing, which is fine
+        scene.record(kRead, 4096, 4096, 4096),
+    };
+    auto transfer = scene.run(records);
+    const std::vector<Code> expected = {Code::kOk,     Code::kDenied, Code::kDenied, Code::kDenied,   Code::kDenied,
+                                        Code::kDenied, Code::kDenied, Code::kDenied, Code::kNotFound, Code::kInvalid,
+                                        Code::kDenied, Code::kDenied, Code::kOk,     Code::kOk};
+    REQUIRE(transfer->results().size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(i);
+      CHECK(code_name(transfer->results()[i]) == code_name(expected[i]));
+    }
+    CHECK(std::ranges::equal(scene.ours->bytes().first(8192), ByteView(bytes).first(8192)));
+    CHECK_FALSE(transfer->error().message.empty());
+  });
+}
+
+TEST_CASE("contract: the owner refuses what is not its peer's, whatever the peer believes (laws 3 and 6)") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    std::ranges::fill(scene.ours->bytes(), std::byte{0x11});
+    auto remote = scene.link->region(scene.theirs->id);
+    if (scene.pair->one_engine()) return;  // the peer is the owner itself
+    const uint64_t honest = remote->generation;
+    remote->generation = honest + 1;  // as after a re-registration that was missed
+    CHECK(scene.run({scene.record(kRead, 0, 0, 4096)})->results()[0] == Code::kStale);
+    CHECK(scene.run({scene.record(kWrite, 0, 0, 4096)})->results()[0] == Code::kStale);
+    remote->generation = honest;
+    auto readonly = scene.pair->allocate(scene.pair->owner(), 4096, kReadable, "readonly");
+    Record write = scene.record(kWrite, 0, 0, 16);
+    write.handle = scene.pair->handle(scene.link, readonly);
+    scene.link->region(readonly->id)->access = kReadable | kWritable;
+    CHECK(scene.run({write})->results()[0] == Code::kDenied);
+    CHECK(std::ranges::all_of(readonly->bytes(), [](std::byte b) { return b == std::byte{0}; }));
+    if (scene.pair->write_path() == "tcp" || scene.pair->write_path() == "pull") {
+      remote->length = uint64_t{1} << 40;
+      CHECK(scene.run({scene.record(kWrite, 0, kSize - 8, 16)})->results()[0] == Code::kDenied);
+    }
+  });
+}
+
+TEST_CASE("contract: memory that is unregistered is reached no more, and handed back only when quiet") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    std::ranges::fill(scene.theirs->bytes(), std::byte{7});
+    auto transfer = scene.pair->reader().submit(std::vector{scene.record(kRead, 0, 0, kSize)}, {});
+    REQUIRE(transfer);
+    bool handed_back = false;
+    REQUIRE(scene.pair->owner().remove_region(scene.theirs->id, [&] {
+      handed_back = true;
+      std::ranges::fill(scene.theirs->bytes(), std::byte{66});
+    }));
+    REQUIRE(scene.pair->run_until([&] { return (*transfer)->quiet() && handed_back; }));
+    if ((*transfer)->results()[0] == Code::kOk) {
+      CHECK(std::ranges::all_of(scene.ours->bytes(), [](std::byte b) { return b == std::byte{7}; }));
+    } else {
+      CHECK((*transfer)->results()[0] == Code::kStale);
+    }
+    auto late = scene.run({scene.record(kRead, 0, 0, 16)});
+    CHECK(late->results()[0] == Code::kStale);
+    // the reader's own memory: in use until its transfer is quiet
+    auto again = scene.pair->allocate(scene.pair->owner(), kSize, kReadable, "again");
+    Record record = scene.record(kRead, 0, 0, kSize);
+    record.handle = scene.pair->handle(scene.link, again);
+    auto second = scene.pair->reader().submit(std::span(&record, 1), {});
+    bool local_back = false;
+    REQUIRE(scene.pair->reader().remove_region(scene.ours->id, [&] { local_back = true; }));
+    CHECK(local_back == (*second)->quiet());
+    REQUIRE(scene.pair->run_until([&] { return (*second)->quiet(); }));
+    CHECK(local_back);
+  });
+}
+
+TEST_CASE("contract: cancel gives one outcome, then quiet, and nothing lands after it (laws 1 and 2)") {
+  for_each([](const MakePair& make) {
+    for (uint32_t op : {kRead, kWrite}) {
+      CAPTURE(op);
+      Scene scene(make);
+      MutableBytes source = op == kRead ? scene.theirs->bytes() : scene.ours->bytes();
+      MutableBytes target = op == kRead ? scene.ours->bytes() : scene.theirs->bytes();
+      std::ranges::fill(source, std::byte{7});
+      int outcomes = 0, quiets = 0;
+      engine::TransferOptions options;
+      options.done = [&] { ++outcomes; };
+      options.quiet = [&] { ++quiets; };
+      auto transfer = scene.pair->reader().submit(std::vector{scene.record(op, 0, 0, kSize)}, std::move(options));
+      REQUIRE(transfer);
+      (*transfer)->cancel();
+      CHECK((*transfer)->done());
+      REQUIRE(scene.pair->run_until([&] { return (*transfer)->quiet(); }));
+      CHECK(outcomes == 1);
+      CHECK(quiets == 1);
+      const Code result = (*transfer)->results()[0];
+      CHECK((result == Code::kCanceled || result == Code::kOk));
+      std::ranges::fill(target, std::byte{9});
+      scene.pair->run_for(10 * kSecond);
+      CHECK(std::ranges::all_of(target, [](std::byte b) { return b == std::byte{9}; }));
+      (*transfer)->cancel();
+      CHECK((*transfer)->results()[0] == result);
+      CHECK(outcomes == 1);
+      // the link goes on
+      CHECK(scene.run({scene.record(kRead, 0, 0, 4096)})->results()[0] == Code::kOk);
+    }
+  });
+}
+
+TEST_CASE("contract: the owner's end ends every transfer, with a cause, and the memory comes back") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    if (scene.pair->one_engine()) return;
+    auto read = scene.pair->reader().submit(std::vector{scene.record(kRead, 0, 0, kSize)}, {});
+    auto write = scene.pair->reader().submit(std::vector{scene.record(kWrite, 0, 0, kSize)}, {});
+    scene.pair->kill_owner();
+    REQUIRE(scene.pair->run_until([&] { return (*read)->quiet() && (*write)->quiet(); }));
+    for (auto& transfer : {*read, *write}) {
+      const Code result = transfer->results()[0];
+      CAPTURE(code_name(result));
+      CHECK((result == Code::kOk || result == Code::kPeerLost || result == Code::kTimedOut || result == Code::kUnavailable));
+    }
+    REQUIRE(scene.pair->run_until([&] { return !scene.link->open(); }));
+    CHECK(scene.run({scene.record(kRead, 0, 0, 16)})->results()[0] == Code::kPeerLost);
+    CHECK(scene.pair->reader().hostages() == 0);
+    bool back = false;
+    REQUIRE(scene.pair->reader().remove_region(scene.ours->id, [&] { back = true; }));
+    CHECK(back);
+  });
+}
+
+TEST_CASE("contract: many transfers at a time in both directions, all exact") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    constexpr size_t kPart = 96u << 10, kParts = 32;
+    Bytes bytes = pattern(kSize, 21);
+    std::ranges::copy(ByteView(bytes).first(kSize / 2), scene.theirs->bytes().begin());
+    std::ranges::copy(ByteView(bytes).subspan(kSize / 2), scene.ours->bytes().subspan(kSize / 2).begin());
+    std::vector<TransferRef> transfers;
+    for (size_t i = 0; i < kParts / 2; ++i) {  // their lower half to ours, our upper half to theirs
+      transfers.push_back(*scene.pair->reader().submit(std::vector{scene.record(kRead, i * kPart, i * kPart, kPart)}, {}));
+      const uint64_t at = kSize / 2 + i * kPart;
+      transfers.push_back(*scene.pair->reader().submit(std::vector{scene.record(kWrite, at, at, kPart)}, {}));
+    }
+    REQUIRE(scene.pair->run_until([&] { return std::ranges::all_of(transfers, [](auto& t) { return t->quiet(); }); }));
+    for (auto& transfer : transfers) CHECK_MESSAGE(transfer->results()[0] == Code::kOk, transfer->error().text());
+    CHECK(std::ranges::equal(scene.ours->bytes(), bytes));
+    CHECK(std::ranges::equal(scene.theirs->bytes(), bytes));
+  });
+}
+
+}  // namespace
+}  // namespace moontide::contract

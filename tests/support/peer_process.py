@@ -1,0 +1,138 @@
+"""A peer in a process of its own, told what to do over a pipe: `Peer` here, `main` there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+
+SIZE = 8 << 20
+
+
+class Peer:
+    """Starts `python -m support.peer_process`; `ask` sends a command and returns the answer."""
+
+    def __init__(self, *, local_reads: str = "auto", listen: str = "127.0.0.1:0", size: int = SIZE) -> None:
+        options = msgspec.json.encode({"local_reads": local_reads, "listen": listen, "size": size}).decode()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "support.peer_process", options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=os.path.dirname(os.path.dirname(__file__)),
+        )
+        self.address: str = self._read()["address"]
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError("the peer process has ended")
+        return msgspec.json.decode(line)
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode({"command": command, **arguments}) + b"\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def stop(self) -> None:
+        """SIGSTOP: alive, and does nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Commands:
+    """What the process at the other end of the pipe does."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        import moontide
+
+        config = moontide.load_config(
+            {"local_reads": options["local_reads"], "listen": options["listen"], "progress_timeout": "500ms"},
+            environ={},
+        )
+        self.engine = moontide.Engine(config=config)
+        self.heap = bytearray(options["size"])
+        self.heap_region = self.engine.register(self.heap, name="heap", writable=True)
+        self.arena = self.engine.allocate(options["size"], name="arena", writable=True)
+        self.peer: Any = None
+
+    def fill(self, region: str, seed: int) -> str:
+        memory = self._memory(region)
+        memory[:] = pattern(len(memory), seed)
+        return self.digest(region)
+
+    def digest(self, region: str) -> str:
+        return hashlib.sha256(self._memory(region)).hexdigest()
+
+    def _memory(self, region: str) -> memoryview:
+        return memoryview(self.heap) if region == "heap" else self.arena.buffer
+
+    def unregister_heap(self) -> None:
+        self.heap_region.unregister(timeout=10)
+
+    def hold(self, hold_id: str, ttl: float) -> None:
+        self.engine.hold(hold_id.encode(), b"payload of " + hold_id.encode(), ttl=ttl)
+
+    def drain_holds(self) -> list[tuple[str, str]]:
+        return [(hold_id.decode(), how) for hold_id, how in self.engine.drain_holds()]
+
+    def open(self, address: str) -> None:
+        self.peer = self.engine.open(address, timeout=10)
+
+    def claim(self, hold_id: str) -> str:
+        return self.peer.claim(hold_id.encode(), timeout=5).decode()
+
+    def release(self, hold_id: str) -> None:
+        self.peer.release(hold_id.encode(), timeout=5)
+
+    def stats(self) -> dict[str, int]:
+        return self.engine.stats()
+
+
+def pattern(size: int, seed: int) -> bytes:
+    """Reproducible bytes."""
+    return hashlib.shake_128(seed.to_bytes(8, "little")).digest(size)
+
+
+def main() -> None:
+    commands = _Commands(msgspec.json.decode(sys.argv[1]))
+    sys.stdout.buffer.write(msgspec.json.encode({"address": commands.engine.address}) + b"\n")
+    sys.stdout.buffer.flush()
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line)
+        try:
+            answer: Any = getattr(commands, request.pop("command"))(**request)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
