@@ -11,7 +11,7 @@ CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint tidy cxx-tests test-fast test vllm-env demo wheel clean
+.PHONY: help venv build asan lint format tidy cxx-tests test-fast test-packages test vllm-env demo bench wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,11 @@ lint: venv ## ruff, mypy --strict, clang-format
 	MYPYPATH=core:tests $(BIN)/mypy --strict --explicit-package-bases tests/tidy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) && echo "clang-format: ok"
 
+format: venv ## rewrites the sources as ruff and clang-format want them
+	$(BIN)/ruff check --fix-only -q $(PY_FOLDERS)
+	$(BIN)/ruff format $(PY_FOLDERS)
+	$(BIN)/clang-format -i $(CXX_FILES)
+
 tidy: build
 	$(PYTEST) tests/tidy
 
@@ -46,16 +51,25 @@ cxx-tests: asan ## the C++ unit tests under AddressSanitizer and UndefinedBehavi
 test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
 	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' tests
 
-test: build vllm-env lint cxx-tests ## everything, set-up included
+test: test-packages build lint cxx-tests vllm-env ## everything, set-up included
 	$(PYTEST) tests
+	$(MAKE) --no-print-directory demo
+
+test-packages:
+	@scripts/system_packages.sh test
 
 vllm-env: venv ## the environment with a real vLLM for the CPU (in the cache), and this wheel on top (build/vllm-env)
 	@scripts/system_packages.sh demo
 	@$(BIN)/python scripts/install_vllm.py
 	@$(BIN)/python scripts/vllm_env.py
+	@HF_HUB_OFFLINE=1 build/vllm-env/bin/python -m demo.tiny_model build/tiny-llama
 
 demo: build vllm-env ## two real vLLM servers hand over KV cache, and the pool outlives them
 	$(BIN)/python -m demo.run
+
+bench: build ## the project beside its peers, in one run: build/bench.json
+	@scripts/system_packages.sh bench
+	$(BIN)/python bench/compare.py transfer --json build/bench.json
 
 wheel: venv ## the wheel, in dist/
 	@scripts/build.sh wheel
