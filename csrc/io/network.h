@@ -86,6 +86,12 @@ class Stream {
   // (the kernel has a copy), with the cause of the end otherwise.
   virtual void write_reference(ByteView bytes, Sent sent) = 0;
 
+  // The same for several parts, sent together; `sent` runs once, for all of them.
+  virtual void write_references(std::span<const ByteView> parts, Sent sent) {
+    for (size_t i = 0; i + 1 < parts.size(); ++i) write_reference(parts[i], [](Result<>) {});
+    write_reference(parts.empty() ? ByteView{} : parts.back(), std::move(sent));
+  }
+
   // Queues a copy of `bytes` together with descriptors (duplicated; the caller keeps its own). Local sockets only:
   // elsewhere UNSUPPORTED and nothing is queued.
   virtual Result<> write_with_fds(ByteView bytes, const std::vector<int>& fds) = 0;

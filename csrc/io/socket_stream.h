@@ -23,7 +23,8 @@ class SocketStream final : public Stream, private FdHandler {
   void start(StreamSink& sink) override;
   void resume() override;
   void write(ByteView bytes) override;
-  void write_reference(ByteView bytes, Sent sent) override;
+  void write_reference(ByteView bytes, Sent sent) override { write_references(std::span(&bytes, 1), std::move(sent)); }
+  void write_references(std::span<const ByteView> parts, Sent sent) override;
   Result<> write_with_fds(ByteView bytes, const std::vector<int>& fds) override;
   size_t pending() const override { return pending_; }
   void close() override;

@@ -14,7 +14,7 @@
 namespace moontide::io {
 namespace {
 
-constexpr size_t kPiecesPerCall = 64;
+constexpr size_t kPiecesPerCall = 257;  // a slice of a transport with its header
 // Small writes that wait anyway are gathered into pieces of up to this size.
 constexpr size_t kGatherBytes = 64u << 10;
 // getsockopt number of the pidfd of the peer; absent from this glibc, refused by kernels before 6.5.
@@ -47,17 +47,19 @@ void SocketStream::write(ByteView bytes) {
   update_interest();
 }
 
-void SocketStream::write_reference(ByteView bytes, Sent sent) {
+void SocketStream::write_references(std::span<const ByteView> parts, Sent sent) {
   if (write_over_) {
     Error cause = write_error_.message.empty() ? Error{Code::kClosed, "the stream was closed"} : write_error_;
     return complete(std::move(sent), std::unexpected(std::move(cause)));
   }
-  Piece piece;
-  piece.rest = bytes;
-  piece.reference = true;
-  piece.sent = std::move(sent);
   const bool first = queue_.empty();
-  queue_piece(std::move(piece));
+  for (size_t i = 0; i < std::max<size_t>(parts.size(), 1); ++i) {
+    Piece piece;
+    if (!parts.empty()) piece.rest = parts[i];
+    piece.reference = true;
+    if (i + 1 >= parts.size()) piece.sent = std::move(sent);  // pieces leave in order: the last one ends them all
+    queue_piece(std::move(piece));
+  }
   if (first) flush();
 }
 

@@ -45,9 +45,13 @@ Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, 
   return runtime;
 }
 
+std::shared_ptr<Runtime> Runtime::create_bare(int64_t spin_ns) { return std::shared_ptr<Runtime>(new Runtime(spin_ns)); }
+
 Runtime::~Runtime() {
   if (driver_.forked()) {
-    engine_.release();  // its state belongs to threads that do not exist here
+    // all of it belongs to threads that do not exist here: leave it as it is
+    for (auto& tenant : tenants_) new std::shared_ptr<void>(std::move(tenant));
+    engine_.release();
     return;
   }
   close();
@@ -56,20 +60,22 @@ Runtime::~Runtime() {
 Result<std::unique_lock<std::mutex>> Runtime::lock() {
   if (driver_.forked()) return fail(Code::kClosed, "this process was forked; make a new Engine in the child");
   auto held = driver_.lock();
-  if (!engine_) return fail(Code::kClosed, "the engine was closed");
+  if (closed_) return fail(Code::kClosed, "the engine was closed");
   return held;
 }
 
 bool Runtime::closed() {
   if (driver_.forked()) return true;
   auto held = driver_.lock();
-  return engine_ == nullptr;
+  return closed_;
 }
 
 void Runtime::close() {
   if (driver_.forked()) return;
   driver_.stop();
   auto held = driver_.lock();
+  closed_ = true;
+  while (!tenants_.empty()) tenants_.pop_back();
   engine_.reset();
 }
 

@@ -33,12 +33,14 @@ class Notifier {
 class Runtime : public std::enable_shared_from_this<Runtime> {
  public:
   static Result<std::shared_ptr<Runtime>> create(engine::EngineOptions options, int64_t spin_ns);
+  // Without an engine, for a process that moves no bytes (a master).
+  static std::shared_ptr<Runtime> create_bare(int64_t spin_ns);
   ~Runtime();
 
   // CLOSED in a forked child and after close().
   Result<std::unique_lock<std::mutex>> lock();
   bool forked() const { return driver_.forked(); }
-  engine::Engine& engine() { return *engine_; }
+  engine::Engine& engine() { return *engine_; }  // not of a bare one
   io::Reactor& reactor() { return driver_.reactor(); }
   io::Network& network() { return routed_; }
   io::Driver& driver() { return driver_; }
@@ -48,6 +50,10 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
 
   // Runs the copies of `transfer` that need no peer, in this thread.
   void run_work(const engine::TransferRef& transfer);
+
+  // Under the lock: keeps what lives on the engine until close(), which lets it go before the engine, last come first.
+  void attach(std::shared_ptr<void> tenant) { tenants_.push_back(std::move(tenant)); }
+  void detach(const std::shared_ptr<void>& tenant) { std::erase(tenants_, tenant); }
 
   // Ends the engine and the thread. Idempotent.
   void close();
@@ -60,6 +66,8 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   io::InprocNetwork inproc_;
   io::RoutedNetwork routed_;
   std::unique_ptr<engine::Engine> engine_;
+  std::vector<std::shared_ptr<void>> tenants_;
+  bool closed_ = false;
 };
 
 // Something under way: Python waits for it, polls it or awaits it. Callbacks under the lock.

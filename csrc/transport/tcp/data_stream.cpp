@@ -47,13 +47,13 @@ void DataStream::send_read(uint64_t tag, const Slice& slice) { send_request(Kind
 
 void DataStream::send_write(uint64_t tag, const Slice& slice) {
   send_request(Kind::kWrite, tag, slice);
-  for (const Piece& piece : slice.pieces) {
-    // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
-    // with it or gone
-    stream_->write_reference({piece.local, piece.length}, [this, tag, n = piece.length](Result<> outcome) {
-      if (outcome) owner_.progressed(tag, n);
-    });
-  }
+  parts_.clear();
+  for (const Piece& piece : slice.pieces) parts_.emplace_back(piece.local, piece.length);
+  // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
+  // with it or gone
+  stream_->write_references(parts_, [this, tag, n = slice.length](Result<> outcome) {
+    if (outcome) owner_.progressed(tag, n);
+  });
 }
 
 // --- receiving ---
@@ -186,31 +186,30 @@ void DataStream::payload_complete() {
 }
 
 void DataStream::serve_read() {
-  std::vector<memory::RegionRef> regions;
+  std::vector<memory::Pin> pins;
   uint64_t length = 0;
+  parts_.clear();
   for (const Place& place : places_) {
     auto region = owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kReadable);
     if (!region || !range_inside(length, place.length, kPayloadMax)) {
       send_header(Kind::kReadData, header_.tag, region ? Code::kTooLarge : region.error().code, 0);
       return;
     }
-    regions.push_back(std::move(*region));
+    parts_.emplace_back((*region)->address + place.offset, place.length);
+    if (pins.empty() || pins.back().region() != *region) pins.emplace_back(std::move(*region));
     length += place.length;
   }
   send_header(Kind::kReadData, header_.tag, Code::kOk, length);
-  for (size_t i = 0; i < places_.size(); ++i) {
-    ByteView bytes{regions[i]->address + places_[i].offset, places_[i].length};
-    // the pin keeps the region's memory until the kernel has its copy, or until this stream is destroyed
-    serving_ += bytes.size();
-    stream_->write_reference(bytes, [this, n = bytes.size(), pin = memory::Pin(regions[i])](Result<> outcome) mutable {
-      pin.release();
-      serving_ -= n;
-      if (outcome && paused_ && serving_ <= kServeBytesMax / 2) {
-        paused_ = false;
-        stream_->resume();
-      }
-    });
-  }
+  serving_ += length;
+  // the pins keep the regions' memory until the kernel has its copy, or until this stream is destroyed
+  stream_->write_references(parts_, [this, length, pins = std::move(pins)](Result<> outcome) mutable {
+    pins.clear();
+    serving_ -= length;
+    if (outcome && paused_ && serving_ <= kServeBytesMax / 2) {
+      paused_ = false;
+      stream_->resume();
+    }
+  });
 }
 
 void DataStream::next_frame() {

@@ -77,6 +77,7 @@ class DataStream final : private io::StreamSink {
   uint64_t left_ = 0;  // payload bytes of the frame still to come
   bool into_scratch_ = false;
   Bytes scratch_;
+  std::vector<ByteView> parts_;  // of the frame that is being sent
   uint64_t serving_ = 0;  // bytes of read answers that the socket has not taken
   bool paused_ = false;
 };
