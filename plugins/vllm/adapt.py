@@ -181,7 +181,7 @@ def view_request(request: Any, block_tokens: int) -> RequestView:
     )
 
 
-def scheduled_requests(output: Any) -> Iterable[ScheduledRequest]:
+def scheduled_requests(output: Any, block_tokens: int) -> Iterable[ScheduledRequest]:
     """The requests of one step with the authoritative block tables."""
     state = output.kv_connector_block_state
     scheduled = output.num_scheduled_tokens
@@ -196,7 +196,14 @@ def scheduled_requests(output: Any) -> Iterable[ScheduledRequest]:
             new.num_computed_tokens,
             scheduled.get(new.req_id, 0),
             partial(table, new.req_id),
+            new.block_ids[0][new.num_computed_tokens // block_tokens :],
         )
     cached = output.scheduled_cached_reqs
-    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-        yield ScheduledRequest(request_id, computed, scheduled.get(request_id, 0), partial(table, request_id))
+    for request_id, computed, blocks in zip(
+        cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
+    ):
+        fresh = blocks[0] if blocks is not None else ()
+        if request_id in cached.resumed_req_ids:
+            # The whole table, which replaces the one before; its beginning may be shared and stays as it is.
+            fresh = fresh[computed // block_tokens :]
+        yield ScheduledRequest(request_id, computed, scheduled.get(request_id, 0), partial(table, request_id), fresh)

@@ -309,7 +309,9 @@ class MoontideConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         half = self._half()
-        return MoontideMetadata(half.build(scheduled_requests(scheduler_output)) if half is not None else StepPlan())
+        if half is None or self._scheduler is None:
+            return MoontideMetadata(StepPlan())
+        return MoontideMetadata(half.build(scheduled_requests(scheduler_output, self._scheduler.block_tokens)))
 
     def update_connector_output(self, connector_output: Any) -> None:
         half = self._half()

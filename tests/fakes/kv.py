@@ -74,6 +74,10 @@ class FakePeer:
         self.closed = False
 
     @property
+    def open(self) -> bool:
+        return not self.closed and not self._engine.dead
+
+    @property
     def regions(self) -> dict[str, Any]:
         return {name: (self._engine, start, length) for name, (start, length) in self._engine.registered.items()}
 

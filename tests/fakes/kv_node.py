@@ -148,7 +148,7 @@ class Node:
         at = loaded
         while at < len(prompt):
             count = min(chunk, len(prompt) - at)
-            part = ScheduledRequest(request_id, at, count, lambda: table)
+            part = ScheduledRequest(request_id, at, count, lambda: table, table[at // SIZE : -(-(at + count) // SIZE)])
             self.step(part, forward=lambda at=at, count=count: self.compute(prompt, table, at, at + count))
             at += count
         return loaded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from fakes.kv import Fabric, FakeTransfer
+from fakes.kv import Fabric, FakeEngine, FakeTransfer
 from fakes.kv_node import BLOCKS, IDENTITY, PROMPT, SIZE, TABLE, Node, until
 from moontide.errors import Expired, PeerLost, TimedOut
 from moontide.kv.keys import Span
 from moontide.kv.layout import Rank
+from moontide.kv.logs import LimitedLog
 from moontide.kv.scheduling import RequestView, ScheduledRequest
 from moontide.kv.working import Finished
 
@@ -197,6 +199,52 @@ def test_a_restarted_prefill_side_is_met_anew(fabric: Fabric, pair: tuple[Node, 
     start_load(decode, hand_over(again), [5, 6, 7, 8])
     assert not decode.load("d").failed
     assert decode.content([5, 6, 7, 8], len(PROMPT)) == again.content(TABLE, len(PROMPT))
+
+
+def test_a_silent_peer_keeps_the_threads_only_once(fabric: Fabric, pair: tuple[Node, Node]) -> None:
+    prefill, decode = pair
+    params = hand_over(prefill)
+    now = [0.0]
+    decode.worker._peers._links._clock = lambda: now[0]
+    asked: list[int] = []
+
+    def silent() -> None:
+        asked.append(1)
+        raise TimedOut("no answer")
+
+    fabric.faults["open"] = silent
+    for cause in ("TIMED_OUT", "UNAVAILABLE", "UNAVAILABLE"):
+        start_load(decode, params, [1, 2, 3, 4])
+        assert decode.load("d").failed == {"d": cause}
+    assert len(asked) == 1
+    now[0] = 10.0
+    del fabric.faults["open"]
+    start_load(decode, params, [1, 2, 3, 4])
+    assert not decode.load("d").failed
+
+
+def test_links_are_bounded_whatever_addresses_clients_send(fabric: Fabric, pair: tuple[Node, Node]) -> None:
+    links = pair[1].worker._peers._links
+    for number in range(300):
+        FakeEngine(fabric, f"many:{number}")
+        links.get(f"many:{number}")
+    assert len(links._peers) == 256
+    fabric.faults["open"] = raiser(TimedOut("no"))
+    for number in range(300):
+        with pytest.raises(TimedOut):
+            links.get(f"silent:{number}")
+    assert len(links._silent) == 256
+
+
+def test_repeated_warnings_are_counted_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log = LimitedLog(logging.getLogger("moontide.kv"), clock=lambda: now[0])
+    for number in range(5):
+        log.warning("a", "lost %d", number)
+    log.warning("b", "other")
+    now[0] = 2.0
+    log.warning("a", "lost %d", 9)
+    assert caplog.messages == ["lost 0", "other", "lost 9 (and 4 more of the kind before)"]
 
 
 def test_a_claim_waits_for_a_hold_that_is_about_to_be_made(pair: tuple[Node, Node]) -> None:

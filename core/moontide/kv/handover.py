@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from moontide.errors import Closed, Incompatible, Invalid, MoontideError, NotFound, PeerLost, TimedOut
+from moontide.errors import Closed, Incompatible, Invalid, MoontideError, NotFound, PeerLost, TimedOut, Unavailable
 from moontide.kv.layout import Layout, compare, decode_layout, encode_layout, refuse
 from moontide.kv.messages import HoldJob, HoldPayload, PeerLoad, ReleaseJob
 from moontide.kv.params import PullRequest
@@ -33,6 +34,8 @@ __all__ = ["Holder", "LoadOutcome", "PeerLinks", "PeerLoader"]
 
 PAYLOAD_VERSION = 1
 _CLAIM_RETRY_S = 0.02
+_LINKS = 256
+_SILENCE_S = 2.0
 
 logger = logging.getLogger("moontide.kv")
 
@@ -102,37 +105,61 @@ class Holder:
 
 
 class PeerLinks:
-    """Open links by address. Thread-safe. A link that failed is dropped, so that a restarted peer is met anew."""
+    """Open links by address. Thread-safe. A link that failed is dropped, so that a restarted peer is met anew.
 
-    def __init__(self, engine: EnginePort, timeout: float) -> None:
+    An address that did not answer is left alone for a while: the few threads that load must not all wait for one dead
+    peer. Addresses come from clients, so both tables are bounded.
+    """
+
+    def __init__(self, engine: EnginePort, timeout: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._timeout = timeout
+        self._clock = clock
         self._lock = threading.Lock()
-        self._peers: dict[str, PeerPort] = {}
+        self._peers: OrderedDict[str, PeerPort] = OrderedDict()
+        self._silent: OrderedDict[str, float] = OrderedDict()
 
     def get(self, address: str) -> tuple[PeerPort, bool]:
         """(link, whether it was open before: such a one may belong to a peer that is gone). Raises MoontideError."""
         with self._lock:
             peer = self._peers.get(address)
-        if peer is not None:
-            return peer, True
-        peer = self._engine.open(address, timeout=self._timeout)
+            if peer is not None and peer.open:
+                self._peers.move_to_end(address)
+                return peer, True
+            self._peers.pop(address, None)
+            if self._clock() < self._silent.get(address, 0.0):
+                raise Unavailable(f"{address} did not answer just now")
+        try:
+            peer = self._engine.open(address, timeout=self._timeout)
+        except TimedOut:
+            self._left_alone(address)
+            raise
         with self._lock:
-            kept = self._peers.setdefault(address, peer)
-        if kept is not peer:
-            peer.close()
-        return kept, kept is not peer
+            self._peers[address] = peer
+            if len(self._peers) > _LINKS:
+                # Loads under way keep their link; the engine ends it when the last of them is over.
+                self._peers.popitem(last=False)
+        return peer, False
 
-    def drop(self, address: str, peer: PeerPort) -> None:
+    def drop(self, address: str, peer: PeerPort, *, silent: bool) -> None:
+        """The link is of no use any more. ``silent``: the peer did not answer in time."""
+        if silent:
+            self._left_alone(address)
         with self._lock:
-            if self._peers.get(address) is not peer:
-                return
-            del self._peers[address]
+            if self._peers.get(address) is peer:
+                del self._peers[address]
         peer.close()
+
+    def _left_alone(self, address: str) -> None:
+        with self._lock:
+            self._silent[address] = self._clock() + _SILENCE_S
+            self._silent.move_to_end(address)
+            if len(self._silent) > _LINKS:
+                self._silent.popitem(last=False)
 
     def close(self) -> None:
         with self._lock:
-            peers, self._peers = list(self._peers.values()), {}
+            peers, self._peers = list(self._peers.values()), OrderedDict()
         for peer in peers:
             peer.close()
 
@@ -201,8 +228,8 @@ class PeerLoader:
         except (Incompatible, Invalid, NotFound):
             self._give_up(peer, job.source)
             raise
-        except (Closed, PeerLost, TimedOut):
-            self._links.drop(address, peer)
+        except (Closed, PeerLost, TimedOut) as error:
+            self._links.drop(address, peer, silent=isinstance(error, TimedOut))
             raise
 
     def _claimed(self, address: str, source: PullRequest) -> tuple[PeerPort, HoldPayload]:
@@ -212,7 +239,7 @@ class PeerLoader:
             try:
                 return peer, self._claim(peer, source)
             except (Closed, PeerLost, TimedOut) as error:
-                self._links.drop(address, peer)
+                self._links.drop(address, peer, silent=isinstance(error, TimedOut))
                 if not was_open or isinstance(error, TimedOut):
                     raise
 

@@ -24,6 +24,7 @@ __all__ = ["KeyIndex", "Lookup", "PoolDoor", "PoolLoader", "Saver"]
 _AWAY = (Closed, PeerLost, TimedOut, Unavailable)
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_LAST_S = 10.0
+_CANCEL_S = 0.5
 
 logger = logging.getLogger("moontide.kv")
 
@@ -317,9 +318,9 @@ class Saver:
     def fence(self, blocks: Iterable[int]) -> None:
         """Returns when no save reads any of these blocks any more: they are about to be overwritten.
 
-        A save that does not end in time is cancelled. Should even that not free the memory (its reader is stopped in
-        the middle of a copy), the step goes on: the pool checks the copy against the checksum taken before, and drops
-        it.
+        Should one not end in time, all are cancelled: they have the same reader, and the engine must not wait for each.
+        Should even that not free the memory (the reader is stopped in the middle of a copy), the step goes on: the pool
+        checks the copy against the checksum taken before, and drops it.
         """
         if not self._saving:
             return
@@ -346,14 +347,26 @@ class Saver:
             try:
                 saving.operation.wait_quiet(timeout=max(0.001, deadline - time.monotonic()))
             except MoontideError:
-                saving.operation.cancel()
-                try:
-                    saving.operation.wait_quiet(timeout=0.5)
-                except MoontideError as error:
-                    self._stats.count("fence_abandoned")
-                    self._door.failed(error)
-                    logger.warning("a save still reads blocks that are being overwritten; its copy will be refused")
+                self._cancel_all()
+                break
         self.poll()
+
+    def _cancel_all(self) -> None:
+        for saving in self._saving:
+            saving.operation.cancel()
+        deadline = time.monotonic() + _CANCEL_S
+        hostages = []
+        for saving in self._saving:
+            try:
+                saving.operation.wait_quiet(timeout=max(0.001, deadline - time.monotonic()))
+            except MoontideError:
+                hostages.append(saving)
+        if hostages:
+            count = sum(len(saving.blocks) for saving in hostages)
+            self._stats.count("fence_abandoned", by=len(hostages))
+            self._stats.count("saves", "abandoned", by=count)
+            self._saving = [saving for saving in self._saving if saving not in hostages]
+            self._door.failed(TimedOut(f"{count} blocks are still being read after their saves were cancelled"))
 
     def _finish(self, saving: _Saving) -> None:
         try:

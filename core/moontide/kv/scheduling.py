@@ -43,12 +43,17 @@ class RequestView:
 
 @dataclass
 class ScheduledRequest:
-    """A request's share of one step: positions [computed, computed + scheduled); ``table`` gives its block ids."""
+    """A request's share of one step: positions [computed, computed + scheduled).
+
+    ``table`` gives all its block ids, and is called only when they are needed; ``fresh`` are those that it got in this
+    step, or may have got from someone else since it was last scheduled.
+    """
 
     request_id: str
     computed: int
     scheduled: int
     table: Callable[[], Sequence[int]]
+    fresh: Sequence[int] = ()
 
 
 @dataclass
@@ -209,20 +214,21 @@ class SchedulerHalf:
     def build(self, scheduled: Iterable[ScheduledRequest]) -> StepPlan:
         """The plan of this step; the next one starts empty."""
         plan, self._plan = self._plan, StepPlan()
+        if self._finder is None:
+            return plan
         for part in scheduled:
-            table = part.table()
-            end = part.computed + part.scheduled
-            plan.written += table[part.computed // self._size : -(-end // self._size)]
+            plan.written += part.fresh
             request = self._requests.get(part.request_id)
             if request is not None and request.pool and self._may_produce:
-                self._save(plan, request, end, table)
+                self._save(plan, request, part)
         return plan
 
-    def _save(self, plan: StepPlan, request: _Request, end: int, table: Sequence[int]) -> None:
+    def _save(self, plan: StepPlan, request: _Request, part: ScheduledRequest) -> None:
         assert request.chain is not None
-        full = min(end // self._size, request.chain.full_blocks)
+        full = min((part.computed + part.scheduled) // self._size, request.chain.full_blocks)
         if full <= request.considered:
             return
+        table = part.table()
         wanted = [
             position
             for position in range(request.considered, full)

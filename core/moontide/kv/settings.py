@@ -34,9 +34,9 @@ class KvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """without progress"""
     release_timeout: _Seconds = 2.0
     lookup_timeout: _Seconds = 0.05
-    fence_timeout: _Seconds = 5.0
+    fence_timeout: _Seconds = 2.0
     """how long a step waits for saves that still read the blocks it is about to overwrite"""
-    load_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    load_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     max_loads: _Count = 1024
     max_save_blocks: _Count = 2048
     """blocks whose saving is under way at a time; more are not saved"""

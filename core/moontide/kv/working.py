@@ -13,6 +13,7 @@ from moontide.kv.crew import Crew
 from moontide.kv.handover import Holder, LoadOutcome, PeerLoader
 from moontide.kv.keys import KeySpace
 from moontide.kv.layout import Layout
+from moontide.kv.logs import LimitedLog
 from moontide.kv.messages import PoolLoad, StepPlan, WorkerReport
 from moontide.kv.pool import PoolDoor, PoolLoader, Saver
 from moontide.kv.ports import EnginePort, StorePort
@@ -56,6 +57,7 @@ class WorkerHalf:
         self._crew = Crew("moontide-load", settings.load_threads, settings.max_loads)
         self._outcomes: queue.SimpleQueue[LoadOutcome] = queue.SimpleQueue()
         self._report = WorkerReport()
+        self._log = LimitedLog(logger)
         self._holder = Holder(engine, layout, settings, stats)
         self._peers = PeerLoader(engine, layout, bases, settings, stats)
         self._door: PoolDoor | None = None
@@ -146,7 +148,8 @@ class WorkerHalf:
             self._stats.count("bytes", "load", outcome.source, outcome.path, by=outcome.num_bytes)
             self._stats.observe("load", outcome.source, seconds=outcome.seconds)
         if outcome.cause:
-            logger.warning(
+            self._log.warning(
+                f"load {outcome.source} {outcome.cause}",
                 "load of %s from the %s failed after %.3f s: %s: %s",
                 *(outcome.request_id, outcome.source, outcome.seconds, outcome.cause, outcome.detail),
             )
