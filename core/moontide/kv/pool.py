@@ -319,8 +319,8 @@ class Saver:
         """Returns when no save reads any of these blocks any more: they are about to be overwritten.
 
         Should one not end in time, all are cancelled: they have the same reader, and the engine must not wait for each.
-        Should even that not free the memory (the reader is stopped in the middle of a copy), the step goes on: the pool
-        checks the copy against the checksum taken before, and drops it.
+        Should even that not free the memory (the reader is stopped in the middle of a copy), the step goes on: a put
+        that was cancelled is never committed, so nobody is ever shown what its reader copies.
         """
         if not self._saving:
             return
