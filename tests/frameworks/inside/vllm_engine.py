@@ -52,29 +52,29 @@ class Answer:
 class VllmEngine:
     """One engine per process: vLLM keeps its connector in a global."""
 
-    def __init__(self, extra: dict[str, Any] | None = None, *, cache_bytes: int = 64 << 20, **options: Any) -> None:
+    def __init__(self, extra: dict[str, Any] | None = None, **options: Any) -> None:
         os.environ.update(VARIABLES)
         from vllm import LLM
         from vllm.config import KVTransferConfig
 
-        self.llm = LLM(
-            model=str(MODEL),
-            enforce_eager=True,
-            dtype="float32",
-            max_model_len=2048,
-            block_size=BLOCK,
-            max_num_seqs=8,
-            max_num_batched_tokens=CHUNK,
-            kv_cache_memory_bytes=cache_bytes,
-            disable_log_stats=False,
-            kv_transfer_config=KVTransferConfig(
-                kv_connector="MoontideConnector",
-                kv_role="kv_both",
-                kv_load_failure_policy="recompute",
-                kv_connector_extra_config=extra or {},
-            ),
-            **{"distributed_executor_backend": "uni", **options},
+        transfer = KVTransferConfig(
+            kv_connector="MoontideConnector",
+            kv_role="kv_both",
+            kv_load_failure_policy="recompute",
+            kv_connector_extra_config=extra or {},
         )
+        defaults: dict[str, Any] = {
+            "enforce_eager": True,
+            "dtype": "float32",
+            "max_model_len": 2048,
+            "block_size": BLOCK,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": CHUNK,
+            "kv_cache_memory_bytes": 64 << 20,
+            "distributed_executor_backend": "uni",
+            "disable_log_stats": False,
+        }
+        self.llm = LLM(model=str(MODEL), kv_transfer_config=transfer, **{**defaults, **options})
         self._engine = self.llm.llm_engine
         self._count = 0
         self.answers: dict[str, Answer] = {}
