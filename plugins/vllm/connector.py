@@ -276,8 +276,13 @@ class MoontideConnector(KVConnectorBase_V1):  # type: ignore[misc]
     # -- scheduler ---------------------------------------------------------------------------------------------------
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
-        if self._scheduler is not None:
-            self._scheduler.connect(metadata)
+        if self._scheduler is None:
+            return
+        if not all(isinstance(one, MoontideHandshake) for one in metadata.values()):
+            # vLLM's MultiConnector hands each child what its first child said.
+            logger.error("Moontide: got another connector's handshake and stays off; make it the first of its siblings")
+            return
+        self._scheduler.connect(metadata)
 
     def on_new_request(self, request: Any) -> None:
         half = self._half()

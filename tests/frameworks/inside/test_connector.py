@@ -381,6 +381,15 @@ def test_the_series_are_there(engine: VllmEngine) -> None:
     assert paths & {"self", "shm", "cma", "tcp"}
 
 
+def test_a_handshake_of_another_connector_is_refused(
+    engine: VllmEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.connector._scheduler, "half", None)
+    engine.connector.set_xfer_handshake_metadata({0: object()})
+    assert engine.connector._scheduler.half is None and "stays off" in caplog.text
+    assert engine.run("a lamp", tokens=2, params=HOLD).reason == "length"
+
+
 def test_the_plugin_registers_under_its_class_name_any_number_of_times() -> None:
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
