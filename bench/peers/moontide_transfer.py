@@ -30,7 +30,7 @@ class Moontide(Contestant):
         self._engine = moontide.Engine(config=Config(local_reads=_LOCAL_READS[self._medium], spin_us=spin_us))
         if self._medium == "shm":
             arena = self._engine.allocate(source.nbytes, name="source")
-            memoryview(arena).cast("B")[:] = source.view
+            arena.buffer.cast("B")[:] = source.view
             self._arena, self._source = arena, arena.region
         else:
             self._source = self._engine.register((source.address, source.nbytes), name="source")
@@ -56,6 +56,9 @@ class Moontide(Contestant):
         engine, batch = self._engine, self._entries("read", entries)
         prepared = engine.prepare("read", batch)
         return lambda: engine.read(batch), prepared.post, lambda transfer: transfer.wait()
+
+    def progress(self) -> None:
+        self._engine.drive(0.002)
 
     def versions(self) -> dict[str, str]:
         return {"moontide": version("moontide")}
