@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from demo.cluster import listening
 from demo.processes import Fleet, free_port
 from demo.prompts import make
 from demo.servers import VLLM_PYTHON, base_environment, master_command, node_command, vllm_environment
@@ -21,6 +21,11 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.cluster, pyt
 ONCE = Path(__file__).parent / "inside" / "once.py"
 PROMPT = make("p", 30, 0, 9999, seed=3).text
 BLOCK = 32
+
+
+def listening(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
 
 
 class Pool:

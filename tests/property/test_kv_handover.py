@@ -99,6 +99,31 @@ def test_a_request_that_never_runs_releases_the_hold(pair: tuple[Node, Node]) ->
     until(lambda: prefill.step().sent == {"p"})
 
 
+def test_a_request_that_waits_keeps_its_hold_alive(fabric: Fabric, pair: tuple[Node, Node]) -> None:
+    prefill, decode = pair
+    params = hand_over(prefill)
+    claims: list[int] = []
+    fabric.faults["claim"] = lambda: claims.append(1)
+    decode.scheduler.arrived(RequestView("d", PROMPT, params=params))
+    decode.step()
+    until(lambda: len(claims) == 1)
+    decode.step()
+    decode.scheduler.allocated("d", [1, 2, 3, 4], decode.scheduler.match("d", 0))
+    assert not decode.load("d").failed and len(claims) == 2
+    # One that is scheduled at once claims once.
+    start_load(decode, hand_over(prefill), [5, 6, 7, 8])
+    assert not decode.load("d").failed and len(claims) == 3
+
+
+def test_a_waiting_request_that_is_aborted_gives_its_hold_back(pair: tuple[Node, Node]) -> None:
+    prefill, decode = pair
+    decode.scheduler.arrived(RequestView("d", PROMPT, params=hand_over(prefill)))
+    decode.step()
+    assert decode.finish("d", PROMPT, [], complete=False) == (False, None)
+    decode.step()
+    until(lambda: prefill.step().sent == {"p"})
+
+
 def test_params_of_another_prompt_are_refused(pair: tuple[Node, Node]) -> None:
     prefill, decode = pair
     params = hand_over(prefill)

@@ -23,7 +23,7 @@ import msgspec
 
 from moontide.errors import Closed, Incompatible, Invalid, MoontideError, NotFound, PeerLost, TimedOut, Unavailable
 from moontide.kv.layout import Layout, compare, decode_layout, encode_layout, refuse
-from moontide.kv.messages import HoldJob, HoldPayload, PeerLoad, ReleaseJob
+from moontide.kv.messages import ClaimJob, HoldJob, HoldPayload, PeerLoad, ReleaseJob
 from moontide.kv.params import PullRequest
 from moontide.kv.plan import at_positions, read_entries
 from moontide.kv.ports import EnginePort, PeerPort, TransferPort
@@ -200,6 +200,13 @@ class PeerLoader:
         outcome.seconds = time.monotonic() - began
         return outcome
 
+    def claim(self, job: ClaimJob) -> None:
+        """Has the engine renew the hold from now on. Best effort: the load claims again."""
+        try:
+            self._claimed(self._address(job.source), job.source)
+        except MoontideError as error:
+            logger.info("could not claim hold %s early: %s", job.source.hold, error)
+
     def release(self, job: ReleaseJob) -> None:
         """Frees blocks that are not needed. Best effort: the hold expires anyway."""
         try:
@@ -225,11 +232,12 @@ class PeerLoader:
         peer, payload = self._claimed(address, job.source)
         try:
             return self._read(peer, job, payload)
-        except (Incompatible, Invalid, NotFound):
-            self._give_up(peer, job.source)
-            raise
         except (Closed, PeerLost, TimedOut) as error:
+            # With the link ends the renewing of the hold.
             self._links.drop(address, peer, silent=isinstance(error, TimedOut))
+            raise
+        except Exception:
+            self._give_up(peer, job.source)
             raise
 
     def _claimed(self, address: str, source: PullRequest) -> tuple[PeerPort, HoldPayload]:

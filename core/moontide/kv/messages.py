@@ -7,6 +7,7 @@ import msgspec
 from moontide.kv.params import PullRequest
 
 __all__ = [
+    "ClaimJob",
     "HoldJob",
     "HoldPayload",
     "PeerLoad",
@@ -40,6 +41,12 @@ class PeerLoad(msgspec.Struct):
     """what this side expects the hold to contain"""
 
 
+class ClaimJob(msgspec.Struct):
+    """Keep the prefill side's hold alive: its request waits for its turn here."""
+
+    source: PullRequest
+
+
 class ReleaseJob(msgspec.Struct):
     """Tell the prefill side that its blocks are not needed."""
 
@@ -64,6 +71,7 @@ class StepPlan(msgspec.Struct):
     holds: list[HoldJob] = []
     peer_loads: list[PeerLoad] = []
     pool_loads: list[PoolLoad] = []
+    claims: list[ClaimJob] = []
     releases: list[ReleaseJob] = []
     saves: list[SaveJob] = []
     written: list[int] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from moontide.kv.keys import Chain, KeySpace, Span
-from moontide.kv.messages import HoldJob, PeerLoad, PoolLoad, ReleaseJob, SaveJob, StepPlan, WorkerReport
+from moontide.kv.messages import ClaimJob, HoldJob, PeerLoad, PoolLoad, ReleaseJob, SaveJob, StepPlan, WorkerReport
 from moontide.kv.params import HoldRequest, Ignored, PullRequest, new_hold_id, parse
 from moontide.kv.pool import KeyIndex
 from moontide.kv.stats import Stats
@@ -101,6 +101,7 @@ class SchedulerHalf:
         self._clock = clock
         self._requests: dict[str, _Request] = {}
         self._plan = StepPlan()
+        self._arrivals: list[str] = []
 
     # -- a request arrives -------------------------------------------------------------------------------------------
 
@@ -124,6 +125,8 @@ class SchedulerHalf:
             self._stats.count("bypassed", "role")
             request.hold = False
         self._requests[view.request_id] = request
+        if request.pull is not None:
+            self._arrivals.append(view.request_id)
 
     def _pull_fits(self, request: _Request, pull: PullRequest) -> bool:
         reason = ""
@@ -214,6 +217,7 @@ class SchedulerHalf:
     def build(self, scheduled: Iterable[ScheduledRequest]) -> StepPlan:
         """The plan of this step; the next one starts empty."""
         plan, self._plan = self._plan, StepPlan()
+        self._claim_for_the_waiting(plan)
         if self._finder is None:
             return plan
         for part in scheduled:
@@ -222,6 +226,14 @@ class SchedulerHalf:
             if request is not None and request.pool and self._may_produce:
                 self._save(plan, request, part)
         return plan
+
+    def _claim_for_the_waiting(self, plan: StepPlan) -> None:
+        """Requests that came with a hold but were not scheduled at once: a long queue here must not let it expire."""
+        arrivals, self._arrivals = self._arrivals, []
+        for request_id in arrivals:
+            request = self._requests.get(request_id)
+            if request is not None and request.pull is not None:
+                plan.claims.append(ClaimJob(request.pull))
 
     def _save(self, plan: StepPlan, request: _Request, part: ScheduledRequest) -> None:
         assert request.chain is not None

@@ -80,9 +80,13 @@ class WorkerHalf:
             self._start(peer_job.request_id, "peer", peer_job.blocks, partial(self._peers.load, peer_job))
         for pool_job in plan.pool_loads:
             self._start(pool_job.request_id, "pool", pool_job.blocks, partial(self._load_from_pool, pool_job))
-        for release in plan.releases:
+        for call in (
+            *(partial(self._peers.claim, claim) for claim in plan.claims),
+            *(partial(self._peers.release, release) for release in plan.releases),
+        ):
+            # Best effort, both: an unclaimed hold may expire, an unreleased one will.
             try:
-                self._crew.submit(partial(self._peers.release, release))
+                self._crew.submit(call)
             except MoontideError:
                 self._stats.count("releases", "busy")
 
