@@ -69,6 +69,10 @@ def contestants(only: set[str]) -> list[Contestant]:
     return out
 
 
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
 class Run:
     """The schedule, and what came of it."""
 
@@ -89,7 +93,7 @@ class Run:
             entry["error"] = error
         self.log.append(entry)
         busy = f"  others used {foreign[-1]:.0%} of a core" if foreign and foreign[-1] > FOREIGN_MAX else ""
-        print(f"  {label:<22} {seconds:>6} s{busy}" + (f"  FAILED {error}" if error else ""), flush=True)
+        print(f"  {label:<22} {seconds:>6} s{busy}" + (f"  FAILED: {_last_line(error)}" if error else ""), flush=True)
 
     def _contestant_turn(self, c: Contestant, memories: Memories) -> None:
         began = time.monotonic()
@@ -185,6 +189,9 @@ def transfer(options: argparse.Namespace) -> None:
     if disturbed:
         print(f"{len(disturbed)} turns were disturbed even after {REPEATS_MAX} repeats: do not quote this run")
     print(f"written to {options.json}")
+    failed = sorted({entry["turn"] for entry in run.log if "error" in entry})
+    if failed:
+        sys.exit(f"bench: turns that broke off (the file says why): {', '.join(failed)}")
 
 
 def main() -> None:

@@ -39,16 +39,18 @@ def shape_arguments(case: Case) -> list[str]:
 
 @dataclass
 class LimitRuns:
-    """Results of all turns of the bare loops of one medium: (case, wait) → loop → median of each turn, microseconds."""
+    """Results of all turns of the bare loops of one medium: (case, wait) → loop → median of each turn, microseconds.
+
+    Only TCP needs the other side's hand; elsewhere one loop serves both waits, and both directions.
+    """
 
     medium: str
     program: Path
     results: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
-    def _waits(self) -> tuple[str, ...]:
-        # Only TCP needs the other side's hand.
-        return WAITS if self.medium == "tcp" else ("poll",)
+    def key(self, case: Case, wait: str) -> tuple[str, str]:
+        return (case.name, wait) if self.medium == "tcp" else (case.name.removeprefix(f"{case.op} "), "either")
 
     def _wanted(self, key: tuple[str, str], case: Case) -> list[str]:
         seen = self.results.get(key)
@@ -57,9 +59,13 @@ class LimitRuns:
         return sorted(seen, key=lambda loop: min(seen[loop]))[:_KEPT]
 
     def turn(self, cases: list[Case], limit_s: float) -> None:
+        done_now = set()
         for case in cases:
-            for wait in self._waits():
-                key = (case.name, wait)
+            for wait in WAITS:
+                key = self.key(case, wait)
+                if key in done_now:
+                    continue
+                done_now.add(key)
                 mode = [case.op, wait] if self.medium == "tcp" else []
                 command = [str(self.program), *shape_arguments(case), *mode, *self._wanted(key, case)]
                 try:
@@ -77,8 +83,8 @@ class LimitRuns:
     def best(self, case: Case, wait: str) -> tuple[str, float] | None:
         """(loop, median over its turns). A poller may also block; a loop seen once counts only if no other was kept."""
         found: list[tuple[float, str]] = []
-        for mode in ("poll", "sleep") if wait == "poll" and self.medium == "tcp" else (wait,):
-            runs = self.results.get((case.name, mode if self.medium == "tcp" else "poll"), {})
+        for mode in WAITS if wait == "poll" else (wait,):
+            runs = self.results.get(self.key(case, mode), {})
             most = max((len(values) for values in runs.values()), default=0)
             for loop, values in runs.items():
                 if len(values) == most:

@@ -7,7 +7,6 @@ ends are ordinary memory that is registered in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from side import Contestant, Entry, Memory, Submission, main
@@ -61,7 +60,7 @@ class Moontide(Contestant):
         self._engine.drive(0.002)
 
     def versions(self) -> dict[str, str]:
-        return {"moontide": version("moontide")}
+        return {"moontide": moontide.__version__}
 
 
 main(Moontide)

@@ -36,8 +36,8 @@ def turns(case: Case, *values: float, **kwargs: Any) -> list[Turn]:
 
 def limit_runs(medium: str, case: Case, **loops: list[float]) -> LimitRuns:
     runs = LimitRuns(medium, Path("unused"))
-    for wait in WAITS if medium == "tcp" else ("poll",):
-        runs.results[(case.name, wait)] = {name: list(values) for name, values in loops.items()}
+    for wait in WAITS:
+        runs.results[runs.key(case, wait)] = {name: list(values) for name, values in loops.items()}
     return runs
 
 
