@@ -1,0 +1,60 @@
+// The client's memory in transfers: parts that the caller registered already, parts that are registered for the time of
+// one operation, and scratch space for entry headers.
+//
+// Thread: the reactor's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+#include "wire/store_messages.h"
+
+namespace moontide::store {
+
+// Memory of this process: an object is the concatenation of its parts.
+struct Part {
+  uint64_t address = 0;
+  uint64_t length = 0;
+};
+
+uint64_t total_length(std::span<const Part> parts);  // saturates
+
+// Regions that exist for as long as some operation needs them. Ranges that overlap without one holding the other are
+// refused, as for any registration.
+class TemporaryRegions {
+ public:
+  explicit TemporaryRegions(engine::Engine& engine) : engine_(engine) {}
+
+  // The region that holds the part; registers the part where none does. DENIED: it lies in one without the `access`
+  // that is needed. Every success is paired with a release().
+  Result<memory::RegionRef> acquire(const Part& part, uint8_t access);
+  // `quiet` runs when nothing uses the region's memory on behalf of this acquire any more; maybe inside this call.
+  void release(const memory::RegionRef& region, std::move_only_function<void()> quiet);
+
+ private:
+  engine::Engine& engine_;
+  std::map<uint32_t, size_t> temporary_;  // region id → acquires
+};
+
+// 64-byte slots of registered memory.
+class HeaderSlots {
+ public:
+  explicit HeaderSlots(engine::Engine& engine) : engine_(engine) {}
+  ~HeaderSlots();
+
+  // OVERLOADED when too many are out.
+  Result<std::byte*> take();
+  void give(std::byte* slot) { free_.push_back(slot); }
+
+ private:
+  static constexpr size_t kSlots = 1024;  // of a chunk
+  static constexpr size_t kChunksMax = 64;
+  engine::Engine& engine_;
+  std::vector<memory::RegionRef> chunks_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace moontide::store

@@ -1,0 +1,123 @@
+// A client of a pool: puts, gets and the rest, in batches.
+//
+// put: PutStart at the master → each node pulls its objects from this process → PutEnd at the master. get: place (from
+// the cache while its lease lives, or from the master) → header and payload in one transfer → proof. A failed proof
+// drops the place and asks the master once; a second failure is NOT_FOUND.
+//
+// Every operation has a deadline, one outcome and one quiet, and survives the loss of the master's connection or of the
+// master until then.
+//
+// Thread: the reactor's. Callbacks run in later turns. Memory named by parts stays valid and, for puts, unchanged until
+// the operation is quiet; parts that are not registered with the engine are, for that time.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "store/buffers.h"
+#include "store/checksums.h"
+#include "store/commits.h"
+#include "store/locations.h"
+#include "store/master_link.h"
+#include "store/operation.h"
+#include "store/options.h"
+
+namespace moontide::store {
+
+struct PutItem {
+  std::string key;
+  std::vector<Part> parts;
+  Bytes value;  // instead of parts: the client keeps it
+};
+
+struct GetItem {
+  std::string key;
+  std::vector<Part> parts;  // together at least as long as the object; what is beyond it is left alone
+};
+
+// What a put waits for. kSync: afterwards every client sees the object. kAsync: the bytes are placed and this client
+// sees it; others do when the master has been told, in the background.
+enum class Commit : uint8_t { kSync, kAsync };
+
+struct ClientCounters {
+  uint64_t puts = 0, put_bytes = 0, puts_failed = 0, puts_inline = 0;
+  uint64_t gets = 0, get_bytes = 0, gets_missed = 0;
+  uint64_t located_from_cache = 0, proofs_failed = 0;
+};
+
+class Client {
+ public:
+  // `engine` and `network` outlive the client. Connects in the background.
+  Client(io::Reactor& reactor, io::Network& network, engine::Engine& engine, ClientOptions options);
+  // Operations under way end with CLOSED; their quiet may come later. Pending async commits are lost: see
+  // when_committed().
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Per item: the length, or ALREADY_EXISTS, TOO_LARGE, NO_SPACE, UNAVAILABLE (no master, no node), INVALID, DENIED,
+  // STALE (removed while it was put), TIMED_OUT.
+  OperationRef put(std::vector<PutItem> items, Commit commit, OperationOptions options);
+  // Per item: the object's length, or NOT_FOUND, INVALID (the parts are too short: says both), UNAVAILABLE, TIMED_OUT.
+  OperationRef get(std::vector<GetItem> items, OperationOptions options);
+
+  using CodesDone = std::move_only_function<void(Result<std::vector<Code>> codes)>;
+  // kOk or kNotFound per key.
+  void exists(std::vector<std::string> keys, int64_t timeout_ns, CodesDone done);
+  // kOk or kNotFound per key; afterwards no client sees what was there, whoever restarts. kUnavailable: it is out of
+  // sight, but its node did not confirm in time, so a master that restarts may show it again.
+  void remove(std::vector<std::string> keys, int64_t timeout_ns, CodesDone done);
+  // The lengths of the objects, where they are found: to make room before a get().
+  using LengthsDone = std::move_only_function<void(Result<std::vector<Result<uint64_t>>> lengths)>;
+  void lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done);
+  // One page, in key order.
+  void list(const std::string& prefix, const std::string& start_after, uint32_t limit, int64_t timeout_ns,
+            std::move_only_function<void(Result<wire::ListReply>)> done);
+  void pool_stats(int64_t timeout_ns, std::move_only_function<void(Result<wire::PoolStatsReply>)> done);
+  // When no async commit is pending.
+  void when_committed(io::Task task) { commits_.when_empty(std::move(task)); }
+
+  const InstanceId& id() const { return id_; }
+  bool connected() const { return master_.connected(); }
+  const ClientCounters& counters() const { return counters_; }
+  const Commits& commits() const { return commits_; }
+
+ private:
+  friend class PutOperation;
+  friend class GetOperation;
+
+  int64_t timeout_or_default(int64_t timeout_ns) const { return timeout_ns > 0 ? timeout_ns : options_.timeout_ns; }
+  void ask_codes(uint16_t type, std::vector<std::string> keys, int64_t timeout_ns, CodesDone done);
+  // Keys to the master in requests of bounded size; `each` gets the first index of a chunk and its answer.
+  using LocateAnswer = std::move_only_function<void(Result<wire::LocateReply> reply)>;
+  void locate(const std::vector<std::string>& keys, int64_t deadline_ns, LocateAnswer answer);
+  void remember(const std::string& key, const Location& location, int64_t expires_ns) { locations_.put(key, location, expires_ns); }
+  // This client's own put, or a cached place.
+  std::optional<Location> known_location(const std::string& key);
+  void touched(const std::string& key);
+  void flush_touches();
+  void track(const OperationRef& operation);
+
+  io::Reactor& reactor_;
+  engine::Engine& engine_;
+  const ClientOptions options_;
+  const InstanceId id_;
+  MasterLink master_;
+  Commits commits_;
+  LocationCache locations_;
+  TemporaryRegions regions_;
+  std::shared_ptr<ChecksumQueue> checksums_;
+  std::shared_ptr<HeaderSlots> headers_;
+  uint64_t next_token_ = 1;
+  std::vector<std::string> touched_;
+  io::Timer touch_timer_;
+  std::set<OperationRef> operations_;
+  ClientCounters counters_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace moontide::store

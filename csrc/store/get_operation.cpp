@@ -1,0 +1,283 @@
+#include "store/get_operation.h"
+
+#include <algorithm>
+
+namespace moontide::store {
+
+GetOperation::GetOperation(Client& client, std::vector<GetItem> items, OperationOptions options)
+    : Operation(client.reactor_, items.size(), std::move(options)), client_(&client),
+      items_(items.size()) {
+  for (size_t i = 0; i < items.size(); ++i) items_[i].wanted = std::move(items[i]);
+}
+
+void GetOperation::start(int64_t timeout_ns) {
+  begin(timeout_ns);
+  std::vector<size_t> known, unknown;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    if (auto prepared = prepare(item); !prepared) {
+      settle(i, std::unexpected(prepared.error()));
+      continue;
+    }
+    auto location = client_->known_location(item.wanted.key);
+    if (location) {
+      item.location = *location;
+      item.from_cache = true;
+    }
+    (location ? known : unknown).push_back(i);
+  }
+  if (done()) return;
+  client_->counters_.located_from_cache += known.size();
+  read_by_node(known);
+  locate(unknown);
+}
+
+Result<> GetOperation::prepare(Item& item) {
+  if (!catalog::key_valid(item.wanted.key)) {
+    return fail(Code::kInvalid, "a key of " + std::to_string(item.wanted.key.size()) + " bytes, must be from 1 to " +
+                                    std::to_string(catalog::kMaxKeyBytes));
+  }
+  std::erase_if(item.wanted.parts, [](const Part& part) { return part.length == 0; });
+  item.room = total_length(item.wanted.parts);
+  for (const Part& part : item.wanted.parts) {
+    TRY(auto region, client_->regions_.acquire(part, memory::kLocal));
+    item.regions.push_back(region);
+  }
+  return {};
+}
+
+// ---- place
+
+void GetOperation::locate(const std::vector<size_t>& indices) {
+  for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
+    size_t to = std::min(indices.size(), from + wire::kStoreItemsMax);
+    std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from), indices.begin() + static_cast<ptrdiff_t>(to));
+    std::vector<std::string> keys;
+    for (size_t i : chunk) keys.push_back(items_[i].wanted.key);
+    int64_t asked_ns = reactor().now_ns();
+    client_->locate(keys, deadline_ns(), [self = self(), chunk, asked_ns](Result<wire::LocateReply> reply) {
+      if (!self->done()) self->located(chunk, reply, asked_ns);
+    });
+  }
+}
+
+void GetOperation::located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply, int64_t asked_ns) {
+  std::vector<size_t> found;
+  for (size_t n = 0; n < indices.size(); ++n) {
+    size_t i = indices[n];
+    Item& item = items_[i];
+    if (!open(i)) continue;
+    if (!reply) {
+      settle(i, std::unexpected(reply.error()));
+      continue;
+    }
+    const wire::Located& place = reply->items[n];
+    if (place.code != Code::kOk || place.node >= reply->nodes.size()) {
+      missed(i);
+      continue;
+    }
+    const wire::NodeRef& node = reply->nodes[place.node];
+    item.location = {node.node, node.address, place.generation, place.offset, place.length};
+    item.from_cache = false;
+    client_->remember(item.wanted.key, item.location, asked_ns + reply->lease_ns);
+    found.push_back(i);
+  }
+  if (!done()) read_by_node(found);
+}
+
+// ---- read
+
+void GetOperation::read_by_node(const std::vector<size_t>& indices) {
+  std::map<InstanceId, std::vector<size_t>> by_node;
+  for (size_t i : indices) {
+    Item& item = items_[i];
+    if (item.location.length > item.room) {
+      settle(i, fail(Code::kInvalid, "the object has " + std::to_string(item.location.length) +
+                                         " bytes, the memory for it " + std::to_string(item.room)));
+    } else {
+      by_node[item.location.node].push_back(i);
+    }
+  }
+  for (auto& [node, group] : by_node) {
+    for (size_t from = 0; from < group.size(); from += wire::kStoreItemsMax) {
+      size_t to = std::min(group.size(), from + wire::kStoreItemsMax);
+      read({group.begin() + static_cast<ptrdiff_t>(from), group.begin() + static_cast<ptrdiff_t>(to)});
+    }
+  }
+}
+
+void GetOperation::read(const std::vector<size_t>& indices) {
+  int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
+  int64_t timeout = std::min(left, client_->options_.connect_timeout_ns);
+  client_->engine_.open(items_[indices.front()].location.address, timeout,
+                        [self = self(), indices](Result<engine::LinkRef> link) {
+                          if (self->done()) return;
+                          if (link) return self->read_from(*link, indices);
+                          for (size_t i : indices) self->proof_failed(i);
+                        });
+}
+
+void GetOperation::read_from(const engine::LinkRef& link, const std::vector<size_t>& indices) {
+  std::string name = wire::pool_region_name(items_[indices.front()].location.node);
+  uint64_t handle = 0;
+  for (const auto& [id, region] : link->regions()) {
+    if (region->name == name) handle = client_->engine_.handle(link, id);
+  }
+  auto batch = std::make_shared<Batch>();
+  batch->headers = client_->headers_;
+  batch->checksums = client_->checksums_;
+  for (size_t i : indices) {
+    if (!open(i)) continue;
+    // Another process answers at that address now, or the place lies outside what is lent.
+    if (handle == 0 || !add_records(*batch, i, handle)) proof_failed(i);
+  }
+  if (!batch->indices.empty()) submit(batch);
+}
+
+bool GetOperation::add_records(Batch& batch, size_t index, uint64_t handle) {
+  Item& item = items_[index];
+  auto slot = batch.headers->take();
+  if (!slot) {
+    settle(index, std::unexpected(slot.error()));
+    return true;
+  }
+  item.header = *slot;
+  std::memset(item.header, 0, sizeof(EntryHeader));
+  item.first_record = batch.records.size();
+  auto add = [&](uint64_t local, uint64_t offset, uint64_t length) {
+    batch.records.push_back({.op = static_cast<uint32_t>(transport::Op::kRead),
+                             .flags = 0,
+                             .local = local,
+                             .handle = handle,
+                             .offset = offset,
+                             .length = length});
+  };
+  add(reinterpret_cast<uint64_t>(item.header), item.location.offset, sizeof(EntryHeader));
+  uint64_t done = 0;
+  for (const Part& part : item.wanted.parts) {
+    uint64_t now = std::min(part.length, item.location.length - done);
+    if (now == 0) break;
+    add(part.address, item.location.offset + sizeof(EntryHeader) + done, now);
+    done += now;
+  }
+  item.records = batch.records.size() - item.first_record;
+  batch.indices.push_back(index);
+  return true;
+}
+
+void GetOperation::submit(const BatchRef& batch) {
+  batch->failed.assign(batch->indices.size(), false);
+  hold();
+  auto done = [self = self(), batch] {
+    if (batch->transfer) self->check(batch);  // without: inside submit(), which goes on below
+  };
+  auto quiet = [self = self(), batch] {
+    batch->quiet = true;
+    self->after_batch(batch);
+  };
+  auto transfer = client_->engine_.submit(batch->records, {.done = std::move(done), .quiet = std::move(quiet)});
+  if (!transfer) {
+    batch->quiet = true;
+    batch->checked = true;
+    for (size_t i : batch->indices) settle(i, std::unexpected(transfer.error()));
+    return after_batch(batch);
+  }
+  batch->transfer = std::move(*transfer);
+  if (batch->transfer->done()) check(batch);
+}
+
+// ---- proof
+
+bool GetOperation::header_is_right(const Item& item) const {
+  EntryHeader header;
+  std::memcpy(&header, item.header, sizeof header);
+  return header_matches(header, item.location.generation, item.wanted.key, item.location.length);
+}
+
+void GetOperation::check(const BatchRef& batch) {
+  if (std::exchange(batch->checked, true)) return;
+  batch->proofs_left = 1;
+  if (!done()) {
+    for (size_t n = 0; n < batch->indices.size(); ++n) {
+      const Item& item = items_[batch->indices[n]];
+      bool arrived = true;
+      for (size_t r = 0; r < item.records; ++r) arrived = arrived && batch->transfer->results()[item.first_record + r] == Code::kOk;
+      if (arrived && header_is_right(item)) {
+        prove_payload(batch, n);
+      } else {
+        batch->failed[n] = true;
+      }
+    }
+  }
+  --batch->proofs_left;
+  after_batch(batch);
+}
+
+void GetOperation::prove_payload(const BatchRef& batch, size_t position) {
+  size_t index = batch->indices[position];
+  Item& item = items_[index];
+  std::vector<ByteView> spans;
+  uint64_t left = item.location.length;
+  for (const Part& part : item.wanted.parts) {
+    uint64_t now = std::min(part.length, left);
+    if (now == 0) break;
+    spans.emplace_back(reinterpret_cast<const std::byte*>(part.address), now);
+    left -= now;
+  }
+  ++batch->proofs_left;
+  batch->checksums->add(std::move(spans), [self = self(), batch, position, index](uint32_t crc) {
+    Item& item = self->items_[index];
+    EntryHeader header;
+    std::memcpy(&header, item.header, sizeof header);
+    if (crc != header.payload_crc) {
+      batch->failed[position] = true;
+    } else if (self->open(index)) {
+      ++self->client_->counters_.gets;
+      self->client_->counters_.get_bytes += item.location.length;
+      if (item.from_cache) self->client_->touched(item.wanted.key);
+      self->settle(index, item.location.length);
+    }
+    --batch->proofs_left;
+    self->after_batch(batch);
+  });
+}
+
+// Once the outcome is checked and nothing writes any more: what failed may use the same memory again.
+void GetOperation::after_batch(const BatchRef& batch) {
+  if (!batch->checked || !batch->quiet || batch->proofs_left > 0 || batch->indices.empty()) return;
+  auto keep = self();
+  auto indices = std::exchange(batch->indices, {});
+  for (size_t i : indices) batch->headers->give(std::exchange(items_[i].header, nullptr));
+  for (size_t n = 0; n < indices.size(); ++n) {
+    if (batch->failed[n] && open(indices[n])) proof_failed(indices[n]);
+  }
+  batch->transfer.reset();
+  release();
+}
+
+void GetOperation::proof_failed(size_t index) {
+  Item& item = items_[index];
+  ++client_->counters_.proofs_failed;
+  client_->locations_.drop(item.wanted.key);
+  if (item.asked_again) return missed(index);
+  item.asked_again = true;
+  locate({index});
+}
+
+void GetOperation::missed(size_t index) {
+  ++client_->counters_.gets_missed;
+  settle(index, fail(Code::kNotFound, "no such object"));
+}
+
+void GetOperation::ended(const std::vector<size_t>&) {
+  for (Item& item : items_) {
+    for (auto& region : item.regions) {
+      hold();
+      client_->regions_.release(region, [self = self()] { self->release(); });
+    }
+    item.regions.clear();
+  }
+  client_->operations_.erase(shared_from_this());
+}
+
+}  // namespace moontide::store

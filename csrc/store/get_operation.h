@@ -1,0 +1,63 @@
+// One batch of gets on its way: place → read → proof, per item; a failed proof leads to one more round from the master.
+#pragma once
+
+#include "store/client.h"
+#include "store/entry.h"
+
+namespace moontide::store {
+
+class GetOperation final : public Operation {
+ public:
+  GetOperation(Client& client, std::vector<GetItem> items, OperationOptions options);
+  void start(int64_t timeout_ns);
+
+ private:
+  struct Item {
+    GetItem wanted;
+    uint64_t room = 0;
+    std::vector<memory::RegionRef> regions;
+    Location location;
+    bool from_cache = false;
+    bool asked_again = false;
+    std::byte* header = nullptr;  // a slot, while a read is under way
+    size_t first_record = 0;
+    size_t records = 0;
+  };
+  // One transfer: objects of one node.
+  struct Batch {
+    // both may outlive the client, until nothing uses the caller's memory any more
+    std::shared_ptr<HeaderSlots> headers;
+    std::shared_ptr<ChecksumQueue> checksums;
+    std::vector<size_t> indices;
+    std::vector<engine::Record> records;
+    std::vector<bool> failed;  // by position in `indices`: its proof failed
+    size_t proofs_left = 0;
+    engine::TransferRef transfer;
+    bool checked = false;
+    bool quiet = false;
+  };
+  using BatchRef = std::shared_ptr<Batch>;
+
+  Result<> prepare(Item& item);
+  void locate(const std::vector<size_t>& indices);
+  void located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply, int64_t asked_ns);
+  void read_by_node(const std::vector<size_t>& indices);
+  void read(const std::vector<size_t>& indices);
+  void read_from(const engine::LinkRef& link, const std::vector<size_t>& indices);
+  bool add_records(Batch& batch, size_t index, uint64_t handle);
+  void submit(const BatchRef& batch);
+  void check(const BatchRef& batch);
+  bool header_is_right(const Item& item) const;
+  void prove_payload(const BatchRef& batch, size_t position);
+  void after_batch(const BatchRef& batch);
+  void proof_failed(size_t index);
+  void missed(size_t index);
+  void ended(const std::vector<size_t>& unfinished) override;
+
+  std::shared_ptr<GetOperation> self() { return std::static_pointer_cast<GetOperation>(shared_from_this()); }
+
+  Client* client_;
+  std::vector<Item> items_;
+};
+
+}  // namespace moontide::store

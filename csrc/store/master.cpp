@@ -1,0 +1,152 @@
+#include "store/master.h"
+
+namespace moontide::store {
+
+Master::Master(io::Reactor& reactor, MasterOptions options)
+    : reactor_(reactor), options_(std::move(options)), reign_(InstanceId::make(reactor.random())),
+      catalog_(options_.catalog), tick_(reactor) {
+  catalog_.start_term(options_.elector_term + 1);
+}
+
+Result<std::unique_ptr<Master>> Master::create(io::Reactor& reactor, io::Network& network, MasterOptions options) {
+  std::unique_ptr<Master> master(new Master(reactor, std::move(options)));
+  Master* raw = master.get();
+  TRY(master->listener_, network.listen(master->options_.listen,
+                                        [raw](std::unique_ptr<io::Stream> stream) { raw->accept(std::move(stream)); }));
+  master->address_ = master->listener_->address();
+  master->tick();
+  return master;
+}
+
+Master::~Master() {
+  alive_.reset();
+  listener_.reset();
+  waiting_.clear();
+  sessions_.clear();
+}
+
+// Everything is forgotten and comes back by the nodes' inventories.
+void Master::new_term(uint32_t term) {
+  catalog_.start_term(term);
+  std::vector<uint64_t> to_close;
+  for (auto& [number, session] : sessions_) {
+    if (!session.node.empty()) to_close.push_back(number);
+  }
+  nodes_.clear();
+  for (uint64_t number : to_close) close_session(number);
+  for (Waiting& waiting : std::exchange(waiting_, {})) {
+    waiting.responder.refuse({Code::kUnavailable, "a new term began, ask again"});
+  }
+}
+
+// ---- sessions
+
+void Master::accept(std::unique_ptr<io::Stream> stream) {
+  if (sessions_.size() >= options_.sessions_max) {
+    ++refused_sessions_;
+    return;  // closes it
+  }
+  uint64_t number = next_session_++;
+  Session& session = sessions_[number];
+  session.number = number;
+  session.last_heard_ns = reactor_.now_ns();
+  session.channel = std::make_unique<rpc::Channel>(reactor_, std::move(stream));
+  session.channel->start({.request = [this, number](rpc::Incoming incoming, rpc::Responder responder) {
+                            request(number, std::move(incoming), std::move(responder));
+                          },
+                          .notice = [this, number](rpc::Incoming incoming) { notice(number, incoming); },
+                          .closed = [this, number](Error) { close_session(number); }});
+}
+
+Master::Session* Master::session(uint64_t number) {
+  auto it = sessions_.find(number);
+  return it == sessions_.end() ? nullptr : &it->second;
+}
+
+void Master::request(uint64_t number, rpc::Incoming request, rpc::Responder responder) {
+  Session* from = session(number);
+  if (from == nullptr) return responder.refuse({Code::kClosed, "the session is over"});
+  from->last_heard_ns = reactor_.now_ns();
+  switch (request.type) {
+    case wire::kKeepAlive: return responder.reply(Bytes{});
+    case wire::kPoolStats: return responder.reply(stats());
+    case wire::kNodeHello:
+    case wire::kInventory:
+    case wire::kInventoryEnd: return node_request(*from, request, responder);
+    default: return client_request(*from, request, responder);
+  }
+}
+
+void Master::notice(uint64_t number, const rpc::Incoming& notice) {
+  Session* from = session(number);
+  if (from == nullptr) return;
+  from->last_heard_ns = reactor_.now_ns();
+  if (notice.type == wire::kRetired && !from->node.empty()) return retired(*from, notice.payload);
+  if (notice.type == wire::kTouch && !from->client.empty()) {
+    if (auto touched = wire::decode<wire::Keys>(notice.payload)) catalog_.touch(touched->keys);
+  }
+}
+
+void Master::close_session(uint64_t number) {
+  auto found = sessions_.extract(number);
+  if (found.empty()) return;
+  Session& over = found.mapped();
+  over.channel->close();
+  reactor_.post([channel = std::shared_ptr<rpc::Channel>(std::move(over.channel))] {});  // it may be the caller
+  auto facts = nodes_.find(over.node);
+  if (facts == nodes_.end() || facts->second.session != number) return;
+  facts->second.session = 0;
+  facts->second.away_since_ns = reactor_.now_ns();
+  catalog_.node_away(over.node);
+}
+
+void Master::tick() {
+  int64_t now = reactor_.now_ns();
+  catalog_.tick(now);
+  std::vector<uint64_t> silent;
+  for (auto& [number, session] : sessions_) {
+    if (now - session.last_heard_ns > options_.session_timeout_ns) silent.push_back(number);
+  }
+  for (uint64_t number : silent) close_session(number);
+  std::vector<InstanceId> given_up;
+  for (auto& [id, facts] : nodes_) {
+    if (facts.session == 0 && now - facts.away_since_ns > options_.node_grace_ns) given_up.push_back(id);
+  }
+  for (const InstanceId& id : given_up) node_gone(id);
+  settle();
+  send_orders_soon();
+  tick_.start(options_.tick_ns, [this] { tick(); });
+}
+
+wire::PoolStatsReply Master::stats() const {
+  catalog::Stats stats = catalog_.stats();
+  wire::PoolStatsReply reply;
+  auto add = [&](const char* name, uint64_t value) { reply.counts.push_back({name, value}); };
+  add("term", catalog_.term());
+  add("sessions", sessions_.size());
+  add("sessions_refused", refused_sessions_);
+  add("answers_waiting", waiting_.size());
+  add("nodes", stats.nodes);
+  add("nodes_ready", stats.nodes_ready);
+  add("capacity_bytes", stats.capacity_bytes);
+  add("unfinished_bytes", stats.unfinished_bytes);
+  add("committed_bytes", stats.committed_bytes);
+  add("retiring_bytes", stats.retiring_bytes);
+  add("objects_unfinished", stats.unfinished);
+  add("objects", stats.committed);
+  add("objects_retiring", stats.retiring);
+  add("located", stats.located);
+  add("missed", stats.missed);
+  add("evicted", stats.evicted);
+  add("removed", stats.removed);
+  add("puts_granted", stats.puts_granted);
+  add("puts_committed", stats.puts_committed);
+  add("puts_expired", stats.puts_expired);
+  add("puts_stale", stats.puts_stale);
+  add("puts_no_space", stats.puts_no_space);
+  add("adopted", stats.adopted);
+  add("objects_lost", stats.objects_lost);
+  return reply;
+}
+
+}  // namespace moontide::store

@@ -1,0 +1,106 @@
+// The master of a pool: sessions of clients and nodes around the catalog. It decides and remembers; no byte of an
+// object passes it.
+//
+// Thread: the reactor's. Nothing in it blocks; every table is bounded (MasterOptions).
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/siphash.h"
+#include "catalog/catalog.h"
+#include "rpc/channel.h"
+#include "store/options.h"
+#include "store/ticket.h"
+#include "wire/store_messages.h"
+
+namespace moontide::store {
+
+class Master {
+ public:
+  // Listens at options.listen; errors as Network::listen.
+  static Result<std::unique_ptr<Master>> create(io::Reactor& reactor, io::Network& network, MasterOptions options);
+  ~Master();
+
+  const std::string& address() const { return address_; }
+  uint32_t term() const { return catalog_.term(); }
+  const catalog::Catalog& catalog() const { return catalog_; }
+  size_t sessions() const { return sessions_.size(); }
+  // Name → value, as kPoolStats answers.
+  wire::PoolStatsReply stats() const;
+
+ private:
+  struct Session {
+    uint64_t number = 0;
+    std::unique_ptr<rpc::Channel> channel;
+    InstanceId client;  // set by its hello
+    InstanceId node;    // set by its hello
+    int64_t last_heard_ns = 0;
+  };
+  struct NodeFacts {
+    SipKey secret{};
+    uint64_t session = 0;  // 0: away
+    int64_t away_since_ns = 0;
+  };
+  // An answer that is not true before older entries of its keys are gone from their nodes.
+  struct Waiting {
+    rpc::Responder responder;
+    wire::Codes reply;
+    std::vector<std::pair<size_t, std::string>> unsettled;  // index into the reply, key
+    int64_t deadline_ns = 0;
+  };
+
+  Master(io::Reactor& reactor, MasterOptions options);
+  void new_term(uint32_t term);
+
+  void accept(std::unique_ptr<io::Stream> stream);
+  void request(uint64_t number, rpc::Incoming request, rpc::Responder responder);
+  void notice(uint64_t number, const rpc::Incoming& notice);
+  void close_session(uint64_t number);
+  Session* session(uint64_t number);
+
+  // master_nodes.cpp
+  void node_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);
+  void node_hello(Session& session, const wire::NodeHello& hello, rpc::Responder& responder);
+  void inventory(Session& session, const Bytes& payload, rpc::Responder& responder);
+  void inventory_end(Session& session, rpc::Responder& responder);
+  void retired(Session& session, const Bytes& payload);
+  void node_gone(const InstanceId& id);
+  void send_orders_soon();
+  void send_orders();
+
+  // master_clients.cpp
+  void client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);
+  void client_hello(Session& session, const wire::ClientHello& hello, rpc::Responder& responder);
+  void put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder);
+  void put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder);
+  void locate(const wire::Keys& message, rpc::Responder& responder);
+  void list(const wire::ListRequest& message, rpc::Responder& responder);
+  // Answers now or when every key whose code is in `wait_for` is settled.
+  void answer_settled(rpc::Responder& responder, wire::Codes reply, const std::vector<std::string>& keys,
+                      std::initializer_list<Code> wait_for);
+  void settle();
+  uint32_t node_index(std::vector<wire::NodeRef>& nodes, const InstanceId& id) const;
+
+  void tick();
+
+  io::Reactor& reactor_;
+  const MasterOptions options_;
+  const InstanceId reign_;
+  catalog::Catalog catalog_;
+  std::string address_;
+  std::unique_ptr<io::Listener> listener_;
+  std::map<uint64_t, Session> sessions_;
+  uint64_t next_session_ = 1;
+  std::map<InstanceId, NodeFacts> nodes_;
+  std::list<Waiting> waiting_;
+  bool orders_posted_ = false;
+  uint64_t refused_sessions_ = 0;
+  io::Timer tick_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace moontide::store

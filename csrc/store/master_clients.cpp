@@ -1,0 +1,196 @@
+// The master's side of its clients: each request is one call of the catalog.
+#include "store/master.h"
+
+namespace moontide::store {
+namespace {
+
+constexpr size_t kListMost = 4096;
+
+template <wire::Message T>
+bool read(const rpc::Incoming& request, rpc::Responder& responder, T& message) {
+  auto decoded = wire::decode<T>(request.payload);
+  if (!decoded) {
+    responder.refuse(decoded.error());
+    return false;
+  }
+  message = std::move(*decoded);
+  return true;
+}
+
+bool few_enough(size_t items, rpc::Responder& responder) {
+  if (items <= wire::kStoreItemsMax) return true;
+  responder.refuse({Code::kInvalid, std::to_string(items) + " items in one request, the limit is " +
+                                        std::to_string(wire::kStoreItemsMax)});
+  return false;
+}
+
+}  // namespace
+
+void Master::client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder) {
+  if (request.type == wire::kClientHello) {
+    auto hello = wire::decode_prefix<wire::ClientHello>(request.payload);
+    if (!hello) return responder.refuse(hello.error());
+    return client_hello(session, *hello, responder);
+  }
+  if (session.client.empty()) return responder.refuse({Code::kInvalid, "no hello came before the request"});
+  switch (request.type) {
+    case wire::kPutStart: {
+      wire::PutStart message;
+      if (read(request, responder, message) && few_enough(message.items.size(), responder)) put_start(session, message, responder);
+      return;
+    }
+    case wire::kPutEnd: {
+      wire::PutEnd message;
+      if (read(request, responder, message) && few_enough(message.items.size(), responder)) put_end(session, message, responder);
+      return;
+    }
+    case wire::kPutRevoke: {
+      wire::PutRevoke message;
+      if (!read(request, responder, message) || !few_enough(message.items.size(), responder)) return;
+      std::vector<catalog::PutRef> puts;
+      for (wire::PutRevokeItem& item : message.items) puts.push_back({std::move(item.key), item.generation});
+      responder.reply(wire::Codes{catalog_.put_revoke(session.client, puts)});
+      return send_orders_soon();
+    }
+    case wire::kLocate: {
+      wire::Keys message;
+      if (read(request, responder, message) && few_enough(message.keys.size(), responder)) locate(message, responder);
+      return;
+    }
+    case wire::kExists: {
+      wire::Keys message;
+      if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
+      wire::Codes reply;
+      for (bool found : catalog_.exists(message.keys)) reply.codes.push_back(found ? Code::kOk : Code::kNotFound);
+      return responder.reply(reply);
+    }
+    case wire::kRemove: {
+      wire::Keys message;
+      if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
+      wire::Codes reply{catalog_.remove(message.keys)};
+      send_orders_soon();
+      return answer_settled(responder, std::move(reply), message.keys, {Code::kOk, Code::kNotFound});
+    }
+    case wire::kList: {
+      wire::ListRequest message;
+      if (read(request, responder, message)) list(message, responder);
+      return;
+    }
+    default: responder.refuse({Code::kUnsupported, "unknown request " + std::to_string(request.type)});
+  }
+}
+
+void Master::client_hello(Session& session, const wire::ClientHello& hello, rpc::Responder& responder) {
+  auto [min, max] = hello.protocol;
+  if (min > wire::kProtocolMax || max < wire::kProtocolMin) {
+    return responder.refuse({Code::kIncompatible, "client speaks protocol " + std::to_string(min) + " to " +
+                                                      std::to_string(max) + ", this master " +
+                                                      std::to_string(wire::kProtocolMin) + " to " +
+                                                      std::to_string(wire::kProtocolMax)});
+  }
+  if (hello.client.empty() || !session.node.empty() || !session.client.empty()) {
+    return responder.refuse({Code::kInvalid, "a client's hello without an id, or a second one"});
+  }
+  session.client = hello.client;
+  responder.reply(wire::ClientWelcome{std::min(max, wire::kProtocolMax), catalog_.term()});
+}
+
+uint32_t Master::node_index(std::vector<wire::NodeRef>& nodes, const InstanceId& id) const {
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].node == id) return i;
+  }
+  const catalog::Node* node = catalog_.node(id);
+  nodes.push_back({id, node != nullptr ? node->address : std::string()});
+  return static_cast<uint32_t>(nodes.size() - 1);
+}
+
+void Master::put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder) {
+  std::vector<catalog::PutRequest> requests;
+  requests.reserve(message.items.size());
+  for (const wire::PutStartItem& item : message.items) requests.push_back({item.key, item.length, item.token});
+  auto grants = catalog_.put_start(session.client, requests, reactor_.now_ns());
+  wire::PutStartReply reply;
+  reply.items.resize(grants.size());
+  for (size_t i = 0; i < grants.size(); ++i) {
+    const catalog::PutGrant& grant = grants[i];
+    wire::PutGranted& out = reply.items[i];
+    out.code = grant.code;
+    if (grant.code != Code::kOk) continue;
+    out.node = node_index(reply.nodes, grant.node);
+    out.generation = grant.generation;
+    out.tag = ticket_tag(nodes_[grant.node].secret, grant.generation, requests[i].key, grant.length);
+  }
+  responder.reply(reply);
+  send_orders_soon();
+}
+
+void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder) {
+  std::vector<catalog::PutPlaced> placed;
+  std::vector<std::string> keys;
+  for (const wire::PutEndItem& item : message.items) {
+    placed.push_back({item.key, item.generation, item.offset, item.crc});
+    keys.push_back(item.key);
+  }
+  wire::Codes reply{catalog_.put_end(session.client, placed, reactor_.now_ns())};
+  send_orders_soon();
+  answer_settled(responder, std::move(reply), keys, {Code::kOk});
+}
+
+void Master::locate(const wire::Keys& message, rpc::Responder& responder) {
+  wire::LocateReply reply;
+  reply.lease_ns = options_.catalog.lease_ns;
+  for (const catalog::Place& place : catalog_.locate(message.keys, reactor_.now_ns())) {
+    wire::Located& out = reply.items.emplace_back();
+    out.code = place.code;
+    if (place.code != Code::kOk) continue;
+    out.node = node_index(reply.nodes, place.node);
+    out.generation = place.generation;
+    out.offset = place.offset;
+    out.length = place.length;
+    out.crc = place.crc;
+  }
+  responder.reply(reply);
+}
+
+void Master::list(const wire::ListRequest& message, rpc::Responder& responder) {
+  size_t limit = std::clamp<size_t>(message.limit, 1, kListMost);
+  catalog::ListPage page = catalog_.list(message.prefix, message.start_after, limit);
+  wire::ListReply reply;
+  for (catalog::Listed& item : page.items) reply.items.push_back({std::move(item.key), item.length, item.generation, item.node});
+  reply.resume_after = std::move(page.resume_after);
+  responder.reply(reply);
+}
+
+// ---- answers that wait for nodes
+
+void Master::answer_settled(rpc::Responder& responder, wire::Codes reply, const std::vector<std::string>& keys,
+                            std::initializer_list<Code> wait_for) {
+  std::vector<std::pair<size_t, std::string>> unsettled;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    bool concerned = std::ranges::find(wait_for, reply.codes[i]) != wait_for.end();
+    if (concerned && !catalog_.settled(keys[i])) unsettled.emplace_back(i, keys[i]);
+  }
+  if (unsettled.empty()) return responder.reply(reply);
+  if (waiting_.size() >= options_.waiting_max) {
+    return responder.refuse({Code::kOverloaded, std::to_string(waiting_.size()) + " answers wait for nodes"});
+  }
+  waiting_.push_back({std::move(responder), std::move(reply), std::move(unsettled),
+                      reactor_.now_ns() + options_.settle_timeout_ns});
+}
+
+void Master::settle() {
+  int64_t now = reactor_.now_ns();
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    std::erase_if(it->unsettled, [this](auto& item) { return catalog_.settled(item.second); });
+    if (!it->unsettled.empty() && now < it->deadline_ns) {
+      ++it;
+      continue;
+    }
+    // What was asked for is decided, but not yet that every node has let go of the older entry: ask again.
+    for (auto& [index, key] : it->unsettled) it->reply.codes[index] = Code::kUnavailable;
+    it->responder.reply(it->reply);
+    it = waiting_.erase(it);
+  }
+}
+
+}  // namespace moontide::store

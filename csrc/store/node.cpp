@@ -1,0 +1,143 @@
+#include "store/node.h"
+
+namespace moontide::store {
+namespace {
+
+constexpr size_t kInventoryPage = 512;
+
+}  // namespace
+
+Node::Node(io::Reactor& reactor, io::Network& network, engine::Engine& engine, NodeOptions options)
+    : reactor_(reactor), engine_(engine), options_(std::move(options)), id_(InstanceId::make(reactor.random())),
+      secret_{reactor.random().next(), reactor.random().next()},
+      dialer_(reactor, network, options_.master, options_.connect_timeout_ns,
+              [this](std::unique_ptr<io::Stream> stream) { connected(std::move(stream)); }),
+      keep_alive_(reactor) {}
+
+Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& network, engine::Engine& engine,
+                                           std::shared_ptr<memory::Arena> arena, NodeOptions options) {
+  std::unique_ptr<Node> node(new Node(reactor, network, engine, std::move(options)));
+  TRY(node->region_, engine.add_region(arena->data(), arena->size(), memory::kReadable,
+                                       wire::pool_region_name(node->id_), arena));
+  node->storage_ = std::make_unique<Storage>(engine, arena, node->secret_, node->options_,
+                                             [raw = node.get()](std::vector<Generation> generations) {
+                                               raw->retired(std::move(generations));
+                                             });
+  auto handler = [raw = node.get(), alive = std::weak_ptr(node->alive_)](
+                     const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
+    if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
+    raw->storage_->serve(link, std::move(request), std::move(responder));
+  };
+  engine.serve(wire::kStorePull, handler);
+  node->dialer_.dial();
+  return node;
+}
+
+Node::~Node() {
+  alive_.reset();
+  channel_.reset();
+  storage_.reset();
+  if (region_) {
+    // the registry keeps the arena until nothing uses the region
+    [[maybe_unused]] auto removed = engine_.remove_region(region_->id, {});
+  }
+}
+
+// ---- the session
+
+void Node::connected(std::unique_ptr<io::Stream> stream) {
+  ++session_;
+  channel_ = std::make_unique<rpc::Channel>(reactor_, std::move(stream));
+  channel_->start({.request = {},
+                   .notice =
+                       [this](rpc::Incoming notice) {
+                         if (notice.type == wire::kNodeOrder) ordered(notice.payload);
+                       },
+                   .closed = [this](Error cause) { drop_session(cause); }});
+  wire::NodeHello hello{.protocol = {},
+                        .node = id_,
+                        .capacity_bytes = storage_->segment().extents().size(),
+                        .address = engine_.address(),
+                        .term = term_,
+                        .reign = reign_,
+                        .secret_low = secret_[0],
+                        .secret_high = secret_[1]};
+  ask(wire::kNodeHello, wire::encode(hello), [this](const Bytes& payload) {
+    auto welcome = wire::decode_prefix<wire::NodeWelcome>(payload);
+    if (!welcome) return drop_session(welcome.error());
+    welcomed(*welcome);
+  });
+}
+
+void Node::welcomed(const wire::NodeWelcome& welcome) {
+  bool same_reign = welcome.term == term_ && welcome.reign == reign_;
+  if (welcome.term <= term_ && !same_reign) {
+    return drop_session({Code::kStale, "a master of term " + std::to_string(welcome.term) + ", this node has seen " +
+                                           std::to_string(term_)});
+  }
+  term_ = welcome.term;
+  reign_ = welcome.reign;
+  storage_->close_gate(term_);
+  send_inventory({});
+}
+
+void Node::send_inventory(Generation after) {
+  wire::Inventory page{storage_->inventory_after(after, kInventoryPage)};
+  if (page.items.empty()) {
+    return ask(wire::kInventoryEnd, {}, [this](const Bytes& payload) {
+      auto end = wire::decode<wire::InventoryEndReply>(payload);
+      if (!end) return drop_session(end.error());
+      ready(end->floor);
+    });
+  }
+  Generation last = page.items.back().generation;
+  ask(wire::kInventory, wire::encode(page), [this, last](const Bytes&) { send_inventory(last); });
+}
+
+void Node::ready(Generation floor) {
+  joined_ = true;
+  dialer_.succeeded();
+  storage_->open_gate(floor);
+  keep_alive();
+}
+
+void Node::keep_alive() {
+  keep_alive_.start(options_.keep_alive_ns, [this] {
+    if (!channel_) return;
+    ask(wire::kKeepAlive, {}, [this](const Bytes&) { keep_alive(); });
+  });
+}
+
+void Node::ordered(const Bytes& payload) {
+  auto order = wire::decode<wire::NodeOrder>(payload);
+  if (!order) return drop_session(order.error());
+  if (!joined_ || order->term != term_) return drop_session({Code::kStale, "an order of another term"});
+  storage_->obey(*order);
+}
+
+void Node::retired(std::vector<Generation> generations) {
+  if (channel_ && joined_) channel_->notify(wire::kRetired, wire::encode(wire::Retired{std::move(generations)}));
+}
+
+void Node::drop_session(const Error& cause) {
+  if (!channel_) return;
+  last_error_ = cause.text();
+  ++session_;
+  joined_ = false;
+  keep_alive_.stop();
+  channel_->close();
+  reactor_.post([channel = std::shared_ptr<rpc::Channel>(std::move(channel_))] {});  // it may be the caller
+  dialer_.dial();
+}
+
+void Node::ask(uint16_t type, Bytes payload, std::move_only_function<void(const Bytes&)> answer) {
+  channel_->call(type, std::move(payload), options_.request_timeout_ns,
+                 [this, alive = std::weak_ptr(alive_), session = session_, answer = std::move(answer)](
+                     Result<rpc::Reply> reply) mutable {
+                   if (alive.expired() || session != session_) return;
+                   if (!reply) return drop_session(reply.error());
+                   answer(reply->payload);
+                 });
+}
+
+}  // namespace moontide::store

@@ -1,0 +1,47 @@
+// What the parts of a pool can be told. Parsed and checked by whoever makes them; here they are values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "catalog/types.h"
+
+namespace moontide::store {
+
+struct MasterOptions {
+  std::string listen = "127.0.0.1:0";
+  // A term that no earlier master of this pool can have passed, as far as whoever starts this one knows. The term is
+  // one above it, and above those that nodes report.
+  uint32_t elector_term = 0;
+  catalog::Limits catalog;
+  int64_t tick_ns = 20 * kMillisecond;
+  int64_t session_timeout_ns = 5 * kSecond;  // a session that is silent for so long is over
+  int64_t node_grace_ns = 10 * kSecond;      // a node that is away for so long is given up
+  int64_t settle_timeout_ns = 5 * kSecond;   // how long an answer waits for nodes to let go of older entries
+  size_t sessions_max = 8192;
+  size_t waiting_max = 65536;  // answers that wait
+};
+
+struct NodeOptions {
+  std::string master;
+  int64_t connect_timeout_ns = 2 * kSecond;
+  int64_t request_timeout_ns = 5 * kSecond;
+  int64_t keep_alive_ns = kSecond;
+  size_t jobs_max = 1024;        // pulls under way; beyond it OVERLOADED
+  size_t refused_max = 1 << 16;  // remembered tickets that must not be honoured
+};
+
+struct ClientOptions {
+  std::string master;
+  int64_t connect_timeout_ns = 2 * kSecond;
+  int64_t keep_alive_ns = kSecond;
+  int64_t timeout_ns = 10 * kSecond;       // of an operation that names none
+  int64_t no_node_wait_ns = 2 * kSecond;   // how long a put waits for a node to appear
+  uint64_t inline_bytes = 4096;            // values up to this ride in the message
+  size_t requests_max = 65536;             // to the master, waiting or under way
+  size_t locations_max = 65536;            // cached
+  size_t commits_max = 65536;              // of commit="async", not acknowledged yet; beyond it commits are awaited
+};
+
+}  // namespace moontide::store

@@ -1,0 +1,337 @@
+#include "store/put_operation.h"
+
+#include <algorithm>
+
+namespace moontide::store {
+namespace {
+
+constexpr uint32_t kRoundsMax = 4;  // times a put begins anew after its node or its master lost it
+constexpr int64_t kPauseFirst = 2 * kMillisecond;
+constexpr int64_t kPauseMost = 100 * kMillisecond;
+constexpr int64_t kRevokeWithin = 5 * kSecond;
+
+}  // namespace
+
+PutOperation::PutOperation(Client& client, std::vector<PutItem> items, Commit commit, OperationOptions options)
+    : Operation(client.reactor_, items.size(), std::move(options)), client_(&client), commit_(commit), items_(items.size()) {
+  for (size_t i = 0; i < items.size(); ++i) items_[i].wanted = std::move(items[i]);
+}
+
+void PutOperation::start(int64_t timeout_ns) {
+  started_ns_ = reactor().now_ns();
+  begin(timeout_ns);
+  std::vector<size_t> ready;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (auto prepared = prepare(items_[i]); !prepared) {
+      fail_item(i, prepared.error());
+    } else {
+      ready.push_back(i);
+    }
+  }
+  grant(ready);
+}
+
+Result<> PutOperation::prepare(Item& item) {
+  PutItem& wanted = item.wanted;
+  if (!catalog::key_valid(wanted.key)) {
+    return fail(Code::kInvalid, "a key of " + std::to_string(wanted.key.size()) + " bytes, must be from 1 to " +
+                                    std::to_string(catalog::kMaxKeyBytes));
+  }
+  if (!wanted.value.empty()) {
+    wanted.parts = {{reinterpret_cast<uint64_t>(wanted.value.data()), wanted.value.size()}};
+  }
+  std::erase_if(wanted.parts, [](const Part& part) { return part.length == 0; });
+  item.length = total_length(wanted.parts);
+  item.is_inline = item.length <= client_->options_.inline_bytes;
+  item.token = client_->next_token_++;
+  if (item.is_inline) return {};
+  if (wanted.parts.size() > wire::kStorePartsMax) return fail(Code::kInvalid, std::to_string(wanted.parts.size()) + " parts");
+  for (const Part& part : wanted.parts) {
+    TRY(auto region, client_->regions_.acquire(part, memory::kReadable));
+    item.regions.push_back(region);
+    item.sources.push_back({region->id, region->generation,
+                            part.address - reinterpret_cast<uint64_t>(region->address), part.length});
+  }
+  return {};
+}
+
+// ---- grant
+
+void PutOperation::grant(const std::vector<size_t>& indices) {
+  for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
+    size_t to = std::min(indices.size(), from + wire::kStoreItemsMax);
+    std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from), indices.begin() + static_cast<ptrdiff_t>(to));
+    wire::PutStart message;
+    for (size_t i : chunk) message.items.push_back({items_[i].wanted.key, items_[i].length, items_[i].token});
+    client_->master_.request(wire::kPutStart, wire::encode(message), deadline_ns(),
+                             [self = self(), chunk](Result<Bytes> reply, bool) {
+                               if (!self->done()) self->granted(chunk, reply);
+                             });
+  }
+}
+
+void PutOperation::granted(const std::vector<size_t>& indices, const Result<Bytes>& answer) {
+  auto reply = answer ? wire::decode<wire::PutStartReply>(*answer) : std::unexpected(answer.error());
+  if (reply && reply->items.size() != indices.size()) reply = fail(Code::kInvalid, "the master's answer has another length");
+  std::map<uint32_t, std::vector<size_t>> by_node;
+  for (size_t n = 0; n < indices.size(); ++n) {
+    size_t i = indices[n];
+    if (!open(i)) continue;
+    if (!reply) {
+      fail_item(i, reply.error());
+      continue;
+    }
+    const wire::PutGranted& grant = reply->items[n];
+    if (grant.code != Code::kOk || grant.node >= reply->nodes.size()) {
+      not_granted(i, grant.code);
+      continue;
+    }
+    Item& item = items_[i];
+    item.generation = grant.generation;
+    item.tag = grant.tag;
+    item.node = reply->nodes[grant.node];
+    item.stage = Stage::kPull;
+    ++item.rounds;
+    by_node[grant.node].push_back(i);
+  }
+  for (auto& [node, group] : by_node) pull(group);
+}
+
+void PutOperation::not_granted(size_t index, Code code) {
+  switch (code) {
+    case Code::kNoSpace: return retry(index, {code, "the pool is full of objects that are in use"});
+    case Code::kUnavailable: {
+      Error error{code, "the pool has no node that takes objects"};
+      bool wait = reactor().now_ns() - started_ns_ < client_->options_.no_node_wait_ns;
+      return wait ? retry(index, error) : fail_item(index, error);
+    }
+    case Code::kAlreadyExists: return fail_item(index, {code, "the key has an object, or a put of it is under way"});
+    case Code::kTooLarge:
+      return fail_item(index, {code, std::to_string(items_[index].length) + " bytes fit into no segment of the pool"});
+    default: return fail_item(index, {code == Code::kOk ? Code::kInvalid : code, "refused by the master"});
+  }
+}
+
+// ---- pull
+
+void PutOperation::pull(const std::vector<size_t>& indices) {
+  int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
+  auto timeout = std::min(left, client_->options_.connect_timeout_ns);
+  client_->engine_.open(items_[indices.front()].node.address, timeout, [self = self(), indices](Result<engine::LinkRef> link) {
+    if (self->done()) return;
+    if (link) return self->pull_from(*link, indices);
+    for (size_t i : indices) self->pull_failed(i, link.error());
+  });
+}
+
+void PutOperation::pull_from(const engine::LinkRef& link, const std::vector<size_t>& indices) {
+  wire::StorePull message;
+  std::vector<size_t> group;
+  size_t bytes = 0, parts = 0;
+  auto send = [&] {
+    if (group.empty()) return;
+    send_pull(link, std::exchange(message, {}), std::exchange(group, {}));
+    bytes = parts = 0;
+  };
+  for (size_t i : indices) {
+    Item& item = items_[i];
+    if (!open(i)) continue;
+    size_t size = item.wanted.key.size() + 64 + item.sources.size() * 28 + (item.is_inline ? item.length : 0);
+    bool full = group.size() == wire::kStoreItemsMax || parts + item.sources.size() > wire::kStorePartsMax ||
+                bytes + size > wire::kStoreRequestBytes;
+    if (full) send();
+    wire::StorePullItem& out = message.items.emplace_back();
+    out = {item.wanted.key, item.generation, item.length, item.tag, item.sources, {}};
+    if (item.is_inline) {
+      out.inline_value.reserve(item.length);
+      for (const Part& part : item.wanted.parts) {
+        auto* at = reinterpret_cast<const std::byte*>(part.address);
+        out.inline_value.insert(out.inline_value.end(), at, at + part.length);
+      }
+    }
+    group.push_back(i);
+    bytes += size;
+    parts += item.sources.size();
+  }
+  send();
+}
+
+void PutOperation::send_pull(const engine::LinkRef& link, wire::StorePull message, std::vector<size_t> indices) {
+  int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
+  link->call(wire::kStorePull, wire::encode(message), left,
+             [self = self(), indices = std::move(indices)](Result<rpc::Reply> reply) {
+               if (!self->done()) self->pulled(indices, reply);
+             });
+}
+
+void PutOperation::pulled(const std::vector<size_t>& indices, const Result<rpc::Reply>& answer) {
+  auto reply = answer ? wire::decode<wire::StorePullReply>(answer->payload) : std::unexpected(answer.error());
+  if (reply && reply->items.size() != indices.size()) reply = fail(Code::kInvalid, "the node's answer has another length");
+  std::vector<size_t> landed;
+  for (size_t n = 0; n < indices.size(); ++n) {
+    size_t i = indices[n];
+    if (!open(i)) continue;
+    if (!reply) {
+      pull_failed(i, reply.error());
+    } else if (reply->items[n].code == Code::kOk) {
+      items_[i].placed = reply->items[n];
+      items_[i].stage = Stage::kCommit;
+      landed.push_back(i);
+    } else {
+      pull_failed(i, {reply->items[n].code, "the node could not take the object"});
+    }
+  }
+  if (!landed.empty()) commit(landed);
+}
+
+void PutOperation::pull_failed(size_t index, const Error& error) {
+  switch (error.code) {
+    case Code::kUnavailable:  // joining a master, or the same put is being pulled for an earlier request
+    case Code::kPeerLost:
+    case Code::kOverloaded:
+    case Code::kTimedOut: return retry(index, error);  // the ticket is good for another try
+    case Code::kStale: return start_over(index, error);
+    case Code::kNoSpace:  // no extent is long enough: the node's free bytes lie apart
+      revoke({index});
+      return start_over(index, error);
+    default: return fail_item(index, error);
+  }
+}
+
+// ---- commit
+
+Location PutOperation::location(const Item& item) const {
+  return {item.node.node, item.node.address, item.generation, item.placed.offset, item.length};
+}
+
+void PutOperation::commit(const std::vector<size_t>& indices) {
+  std::vector<size_t> awaited;
+  for (size_t i : indices) {
+    Item& item = items_[i];
+    if (commit_ == Commit::kAsync && !client_->commits_.full()) {
+      client_->commits_.add(item.wanted.key, location(item), item.placed.crc);
+      item.stage = Stage::kOver;
+      client_->counters_.put_bytes += item.length;
+      settle(i, item.length);
+    } else {
+      awaited.push_back(i);
+    }
+  }
+  if (awaited.empty()) return;
+  wire::PutEnd message;
+  for (size_t i : awaited) {
+    const Item& item = items_[i];
+    message.items.push_back({item.wanted.key, item.generation, item.placed.offset, item.placed.crc});
+  }
+  client_->master_.request(wire::kPutEnd, wire::encode(message), deadline_ns(),
+                           [self = self(), awaited](Result<Bytes> reply, bool resent) {
+                             if (!self->done()) self->committed(awaited, reply, resent);
+                           });
+}
+
+void PutOperation::committed(const std::vector<size_t>& indices, const Result<Bytes>& answer, bool resent) {
+  auto reply = answer ? wire::decode<wire::Codes>(*answer) : std::unexpected(answer.error());
+  if (reply && reply->codes.size() != indices.size()) reply = fail(Code::kInvalid, "the master's answer has another length");
+  for (size_t n = 0; n < indices.size(); ++n) {
+    size_t i = indices[n];
+    Item& item = items_[i];
+    if (!open(i)) continue;
+    Code code = reply ? reply->codes[n] : reply.error().code;
+    if (code == Code::kOk) {
+      item.stage = Stage::kOver;
+      client_->counters_.put_bytes += item.length;
+      settle(i, item.length);
+    } else if (code == Code::kUnavailable || code == Code::kOverloaded) {
+      item.maybe_committed = true;
+      retry(i, {Code::kTimedOut, "an older object of the key is still on a node that does not answer"});
+    } else if (code == Code::kStale && !resent && !item.maybe_committed) {
+      start_over(i, {code, "the put ended before it was committed"});  // it was never seen by anybody: putting it again is still one put
+    } else {
+      item.stage = Stage::kOver;  // it may be there: nothing to revoke
+      fail_item(i, {code, reply ? "the put was not committed" : reply.error().message});
+    }
+  }
+}
+
+// ---- again
+
+void PutOperation::start_over(size_t index, Error why) {
+  Item& item = items_[index];
+  item.stage = Stage::kGrant;
+  if (item.rounds >= kRoundsMax) return fail_item(index, std::move(why));
+  item.token = client_->next_token_++;
+  retry(index, std::move(why));
+}
+
+void PutOperation::retry(size_t index, Error why) {
+  items_[index].waits_for = std::move(why);
+  retries_.push_back(index);
+  if (retry_timer()->running()) return;
+  int64_t most = std::min(kPauseMost, kPauseFirst << std::min<uint32_t>(pauses_++, 10));
+  auto pause = most / 2 + static_cast<int64_t>(reactor().random().below(static_cast<uint64_t>(most / 2)));
+  retry_timer()->start(pause, [this] { run_retries(); });
+}
+
+void PutOperation::run_retries() {
+  std::vector<size_t> to_grant, to_commit;
+  std::map<InstanceId, std::vector<size_t>> to_pull;
+  for (size_t i : std::exchange(retries_, {})) {
+    if (!open(i)) continue;
+    switch (items_[i].stage) {
+      case Stage::kGrant: to_grant.push_back(i); break;
+      case Stage::kPull: to_pull[items_[i].node.node].push_back(i); break;
+      case Stage::kCommit: to_commit.push_back(i); break;
+      case Stage::kOver: break;
+    }
+  }
+  if (!to_grant.empty()) grant(to_grant);
+  for (auto& [node, group] : to_pull) pull(group);
+  if (!to_commit.empty()) commit(to_commit);
+}
+
+// ---- the end
+
+void PutOperation::fail_item(size_t index, Error error) {
+  ++client_->counters_.puts_failed;
+  if (items_[index].stage == Stage::kPull) revoke({index});
+  items_[index].stage = Stage::kOver;
+  settle(index, std::unexpected(std::move(error)));
+}
+
+void PutOperation::revoke(const std::vector<size_t>& indices) {
+  for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
+    wire::PutRevoke message;
+    for (size_t n = from; n < std::min(indices.size(), from + wire::kStoreItemsMax); ++n) {
+      const Item& item = items_[indices[n]];
+      message.items.push_back({item.wanted.key, item.generation});
+    }
+    // Not awaited: without it the put expires at the master.
+    client_->master_.request(wire::kPutRevoke, wire::encode(message), reactor().now_ns() + kRevokeWithin,
+                             [](Result<Bytes>, bool) {});
+  }
+}
+
+Error PutOperation::why(size_t item, const Error& cause) const {
+  const Error& waits_for = items_[item].waits_for;
+  return cause.code == Code::kTimedOut && waits_for.code != Code::kOk ? waits_for : cause;
+}
+
+void PutOperation::ended(const std::vector<size_t>& unfinished) {
+  std::vector<size_t> to_revoke;
+  for (size_t i : unfinished) {
+    if (items_[i].stage == Stage::kPull) to_revoke.push_back(i);
+  }
+  client_->counters_.puts += items_.size();
+  client_->counters_.puts_failed += unfinished.size();
+  if (!to_revoke.empty()) revoke(to_revoke);
+  for (Item& item : items_) {
+    for (auto& region : item.regions) {
+      hold();
+      client_->regions_.release(region, [self = self()] { self->release(); });
+    }
+    item.regions.clear();
+  }
+  client_->operations_.erase(shared_from_this());
+}
+
+}  // namespace moontide::store

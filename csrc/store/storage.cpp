@@ -1,0 +1,74 @@
+#include "store/storage.h"
+
+#include "store/pull_job.h"
+
+namespace moontide::store {
+
+Storage::Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, const SipKey& secret,
+                 const NodeOptions& options, Retired retired)
+    : engine_(engine), options_(options), segment_(std::move(arena)), gate_(secret, options.refused_max),
+      checksums_(engine.reactor()), retired_(std::move(retired)) {}
+
+Storage::~Storage() = default;
+
+void Storage::serve(const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
+  if (jobs_.size() >= options_.jobs_max) {
+    return responder.refuse({Code::kOverloaded, std::to_string(jobs_.size()) + " pulls are under way at this node"});
+  }
+  auto pull = wire::decode<wire::StorePull>(request.payload);
+  if (!pull) return responder.refuse(pull.error());
+  size_t parts = 0;
+  for (const wire::StorePullItem& item : pull->items) parts += item.parts.size();
+  if (pull->items.size() > wire::kStoreItemsMax || parts > wire::kStorePartsMax) {
+    return responder.refuse({Code::kInvalid, std::to_string(pull->items.size()) + " objects of " +
+                                                 std::to_string(parts) + " parts in one request"});
+  }
+  auto job = std::make_shared<PullJob>(*this, link, std::move(*pull), std::move(responder));
+  jobs_.insert(job);
+  job->start();
+}
+
+void Storage::close_gate(uint32_t term) {
+  gate_open_ = false;
+  gate_.enter_term(term);
+  retire_when_over_.clear();  // the master orders again what it still waits for
+}
+
+void Storage::open_gate(Generation floor) {
+  gate_.raise_floor(floor);
+  gate_open_ = true;
+  for (auto& job : std::exchange(at_gate_, {})) job->gate_opened();
+}
+
+void Storage::obey(const wire::NodeOrder& order) {
+  gate_.raise_floor(order.floor);
+  for (const Generation& generation : order.confirm) segment_.confirm(generation);
+  std::vector<Generation> over;
+  for (const wire::RetireItem& item : order.retire) {
+    gate_.refuse(item.generation);
+    if (pulling_.contains(item.generation)) {
+      retire_when_over_.insert(item.generation);
+      continue;
+    }
+    if (segment_.retire(item.generation)) ++counters_.retired;
+    over.push_back(item.generation);
+  }
+  if (!over.empty()) retired_(std::move(over));
+}
+
+void Storage::pull_over(Generation generation) {
+  pulling_.erase(generation);
+  if (retire_when_over_.erase(generation) > 0) retired_({generation});
+}
+
+std::vector<wire::InventoryItem> Storage::inventory_after(Generation after, size_t max) const {
+  std::vector<wire::InventoryItem> items;
+  const auto& inventory = segment_.inventory();
+  for (auto it = inventory.upper_bound(after); it != inventory.end() && items.size() < max; ++it) {
+    const Segment::Entry& entry = it->second;
+    items.push_back({entry.key, it->first, entry.length, entry.offset, entry.crc, entry.confirmed});
+  }
+  return items;
+}
+
+}  // namespace moontide::store

@@ -1,0 +1,79 @@
+// A node's side of puts: it takes tickets, pulls the bytes into its segment, and obeys the master's orders about them.
+// Knows no master: store/node has the session.
+//
+// Thread: the reactor's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "engine/engine.h"
+#include "store/checksums.h"
+#include "store/options.h"
+#include "store/segment.h"
+#include "store/ticket.h"
+#include "wire/store_messages.h"
+
+namespace moontide::store {
+
+class PullJob;
+
+struct StorageCounters {
+  uint64_t pulls = 0;
+  uint64_t pulled_bytes = 0;
+  uint64_t refused = 0;
+  uint64_t failed = 0;
+  uint64_t retired = 0;
+};
+
+class Storage {
+ public:
+  using Retired = std::move_only_function<void(std::vector<Generation> generations)>;
+
+  // `retired` hears of every retire that was ordered: none of these is or becomes an entry, and their bytes are free.
+  // It may run inside obey().
+  Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, const SipKey& secret,
+          const NodeOptions& options, Retired retired);
+  ~Storage();
+
+  // A client's request to pull. Answered when every item has its outcome.
+  void serve(const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder);
+
+  // A join begins: no ticket is taken and nothing becomes an entry until open_gate(). The inventory stands still.
+  void close_gate(uint32_t term);
+  void open_gate(Generation floor);
+  bool gate_is_open() const { return gate_open_; }
+
+  void obey(const wire::NodeOrder& order);
+
+  // Up to `max` entries with generations above `after`, in order.
+  std::vector<wire::InventoryItem> inventory_after(Generation after, size_t max) const;
+
+  const Segment& segment() const { return segment_; }
+  const StorageCounters& counters() const { return counters_; }
+  size_t jobs() const { return jobs_.size(); }
+
+ private:
+  friend class PullJob;
+
+  // The job's use of the generation is over: published, or its extent is free.
+  void pull_over(Generation generation);
+  void forget(const std::shared_ptr<PullJob>& job) { jobs_.erase(job); }
+
+  engine::Engine& engine_;
+  const NodeOptions& options_;
+  Segment segment_;
+  TicketGate gate_;
+  ChecksumQueue checksums_;
+  Retired retired_;
+  bool gate_open_ = false;
+  std::set<std::shared_ptr<PullJob>> jobs_;
+  std::set<Generation> pulling_;
+  std::set<Generation> retire_when_over_;         // ordered while it was pulled
+  std::vector<std::shared_ptr<PullJob>> at_gate_;  // have their bytes, wait for open_gate()
+  StorageCounters counters_;
+};
+
+}  // namespace moontide::store

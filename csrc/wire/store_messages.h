@@ -1,0 +1,279 @@
+// What clients, nodes and the master of a pool say to each other. Clients and nodes dial the master and speak first;
+// clients reach nodes over engine links.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/id.h"
+#include "base/status.h"
+#include "wire/codec.h"
+#include "wire/engine_messages.h"
+
+namespace moontide::wire {
+
+enum StoreMessage : uint16_t {
+  // client → master; the hello first
+  kClientHello = 300,
+  kPutStart = 301,
+  kPutEnd = 302,
+  kPutRevoke = 303,
+  kLocate = 304,
+  kExists = 305,
+  kRemove = 306,
+  kList = 307,
+  kTouch = 308,  // notice
+  kPoolStats = 309,
+  kKeepAlive = 310,  // client or node → master
+  // node → master; the hello first, then the inventory
+  kNodeHello = 320,
+  kInventory = 321,
+  kInventoryEnd = 322,
+  kRetired = 323,  // notice
+  // master → node
+  kNodeOrder = 340,  // notice
+  // client → node
+  kStorePull = 350,
+};
+static_assert(uint16_t{kClientHello} > uint16_t{kApplicationFirst});
+
+inline constexpr size_t kStoreItemsMax = 1024;      // of one request
+inline constexpr size_t kStorePartsMax = 64 * 1024;  // of one request
+inline constexpr size_t kStoreRequestBytes = 4u << 20;  // a sender splits its batch beyond this
+
+// The region that a node lends is announced under this name and the node's id.
+inline std::string pool_region_name(const InstanceId& node) { return "pool:" + node.text(); }
+
+// ---- sessions with the master
+
+struct ClientHello {
+  ProtocolRange protocol;
+  InstanceId client;
+  auto fields() { return std::tie(protocol, client); }
+};
+
+struct ClientWelcome {
+  uint16_t protocol = 0;
+  uint32_t term = 0;
+  auto fields() { return std::tie(protocol, term); }
+};
+
+struct NodeHello {
+  ProtocolRange protocol;
+  InstanceId node;
+  uint64_t capacity_bytes = 0;
+  std::string address;      // of the node's engine
+  uint32_t term = 0;        // the highest that it has joined
+  InstanceId reign;         // whose term that was
+  uint64_t secret_low = 0;  // tickets for this node are made with it
+  uint64_t secret_high = 0;
+  auto fields() { return std::tie(protocol, node, capacity_bytes, address, term, reign, secret_low, secret_high); }
+};
+
+struct NodeWelcome {
+  uint16_t protocol = 0;
+  uint32_t term = 0;
+  InstanceId reign;
+  auto fields() { return std::tie(protocol, term, reign); }
+};
+
+struct InventoryItem {
+  std::string key;
+  Generation generation;
+  uint64_t length = 0;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+  bool confirmed = false;
+  auto fields() { return std::tie(key, generation, length, offset, crc, confirmed); }
+};
+
+struct Inventory {
+  std::vector<InventoryItem> items;
+  auto fields() { return std::tie(items); }
+};
+
+struct InventoryEndReply {
+  Generation floor;  // tickets below it are over
+  auto fields() { return std::tie(floor); }
+};
+
+struct RetireItem {
+  Generation generation;
+  uint64_t key_hash = 0;
+  auto fields() { return std::tie(generation, key_hash); }
+};
+
+struct NodeOrder {
+  uint32_t term = 0;
+  Generation floor;
+  std::vector<Generation> confirm;
+  std::vector<RetireItem> retire;
+  auto fields() { return std::tie(term, floor, confirm, retire); }
+};
+
+struct Retired {
+  std::vector<Generation> generations;
+  auto fields() { return std::tie(generations); }
+};
+
+// ---- puts
+
+struct PutStartItem {
+  std::string key;
+  uint64_t length = 0;
+  uint64_t token = 0;
+  auto fields() { return std::tie(key, length, token); }
+};
+
+struct PutStart {
+  std::vector<PutStartItem> items;
+  auto fields() { return std::tie(items); }
+};
+
+struct NodeRef {
+  InstanceId node;
+  std::string address;
+  auto fields() { return std::tie(node, address); }
+};
+
+struct PutGranted {
+  Code code = Code::kOk;
+  uint32_t node = 0;  // index
+  Generation generation;
+  uint64_t tag = 0;  // with which the node knows that the master granted it
+  auto fields() { return std::tie(code, node, generation, tag); }
+};
+
+struct PutStartReply {
+  std::vector<NodeRef> nodes;
+  std::vector<PutGranted> items;
+  auto fields() { return std::tie(nodes, items); }
+};
+
+struct PutEndItem {
+  std::string key;
+  Generation generation;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+  auto fields() { return std::tie(key, generation, offset, crc); }
+};
+
+struct PutEnd {
+  std::vector<PutEndItem> items;
+  auto fields() { return std::tie(items); }
+};
+
+struct PutRevokeItem {
+  std::string key;
+  Generation generation;
+  auto fields() { return std::tie(key, generation); }
+};
+
+struct PutRevoke {
+  std::vector<PutRevokeItem> items;
+  auto fields() { return std::tie(items); }
+};
+
+struct Codes {
+  std::vector<Code> codes;
+  auto fields() { return std::tie(codes); }
+};
+
+// ---- reads
+
+struct Keys {
+  std::vector<std::string> keys;
+  auto fields() { return std::tie(keys); }
+};
+
+struct Located {
+  Code code = Code::kNotFound;
+  uint32_t node = 0;  // index
+  Generation generation;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  uint32_t crc = 0;
+  auto fields() { return std::tie(code, node, generation, offset, length, crc); }
+};
+
+struct LocateReply {
+  std::vector<NodeRef> nodes;
+  std::vector<Located> items;
+  int64_t lease_ns = 0;
+  auto fields() { return std::tie(nodes, items, lease_ns); }
+};
+
+struct ListRequest {
+  std::string prefix;
+  std::string start_after;
+  uint32_t limit = 0;
+  auto fields() { return std::tie(prefix, start_after, limit); }
+};
+
+struct ListItem {
+  std::string key;
+  uint64_t length = 0;
+  Generation generation;
+  InstanceId node;
+  auto fields() { return std::tie(key, length, generation, node); }
+};
+
+struct ListReply {
+  std::vector<ListItem> items;
+  std::string resume_after;  // not empty: ask again from here
+  auto fields() { return std::tie(items, resume_after); }
+};
+
+struct NamedCount {
+  std::string name;
+  uint64_t value = 0;
+  auto fields() { return std::tie(name, value); }
+};
+
+struct PoolStatsReply {
+  std::vector<NamedCount> counts;
+  auto fields() { return std::tie(counts); }
+};
+
+// ---- client → node
+
+struct SourcePart {
+  uint32_t region = 0;  // of the sender
+  uint64_t region_generation = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  auto fields() { return std::tie(region, region_generation, offset, length); }
+};
+
+struct StorePullItem {
+  std::string key;
+  Generation generation;
+  uint64_t length = 0;
+  uint64_t tag = 0;
+  std::vector<SourcePart> parts;
+  Bytes inline_value;  // used when there are no parts
+  auto fields() { return std::tie(key, generation, length, tag, parts, inline_value); }
+};
+
+struct StorePull {
+  std::vector<StorePullItem> items;
+  auto fields() { return std::tie(items); }
+};
+
+struct Placed {
+  Code code = Code::kOk;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+  auto fields() { return std::tie(code, offset, crc); }
+};
+
+struct StorePullReply {
+  std::vector<Placed> items;
+  auto fields() { return std::tie(items); }
+};
+
+}  // namespace moontide::wire
