@@ -1,0 +1,148 @@
+"""Is there an order of a key's operations that explains all answers?
+
+A key is a register that is absent or holds the contents of one put. Puts set it, removes empty it, a get that found
+bytes saw them in it. Each operation takes effect at one moment between its call and its answer; one without a clear
+outcome may take effect later, or never.
+
+In a run with faults a miss tells nothing: the object may be evicted, its node away or cut off. In a calm run (no
+faults, room for everything) a miss says that the key was absent, and a put succeeds only on an absent key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from moontide.sim.calls import FOREVER, Call
+
+ABSENT = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that happened to a key, or was seen of it."""
+
+    kind: str  # set, clear, saw (this value), present (any value), absent
+    value: int
+    begin_ns: int
+    end_ns: int
+    required: bool
+    call: Call
+
+
+def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
+    """The steps of one key, in the order of their begin."""
+    steps: list[Step] = []
+
+    def add(call: Call, kind: str, *, value: int = 0, end_ns: int = -1, required: bool = True) -> None:
+        end = call.returned_ns if end_ns < 0 else end_ns
+        steps.append(Step(kind, value, call.invoked_ns, end, required, call))
+
+    for call in calls:
+        if call.is_put and call.key == key:
+            surely = call.ok and call.kind == "put"
+            add(call, "set", value=call.value, end_ns=call.effect_until_ns, required=surely)
+        elif call.kind == "remove" and call.key == key:
+            if call.ok:
+                add(call, "clear")
+            elif calm and call.code == "NOT_FOUND":
+                add(call, "absent")
+        elif call.kind == "get" and call.key == key:
+            if call.ok:
+                add(call, "saw", value=call.value)
+            elif calm and call.code == "NOT_FOUND":
+                add(call, "absent")
+        elif call.kind == "exists" and call.key == key:
+            if call.ok:
+                add(call, "present")
+            elif calm and call.code == "NOT_FOUND":
+                add(call, "absent")
+        elif call.kind == "list" and call.ok and key.startswith(call.key):
+            if key in call.listed:
+                add(call, "present")
+            elif calm:
+                add(call, "absent")
+    return sorted(steps, key=lambda step: (step.begin_ns, step.call.number))
+
+
+def explain(steps: Sequence[Step], calm: bool) -> bool:
+    """Whether some order of the steps explains them all (Wing and Gong's search, remembering where it has been)."""
+    required = sum(1 << i for i, step in enumerate(steps) if step.required)
+    seen: set[tuple[int, int]] = set()
+    stack: list[tuple[int, int]] = [(0, ABSENT)]
+    while stack:
+        done, state = stack.pop()
+        if done & required == required:
+            return True
+        if (done, state) in seen:
+            continue
+        seen.add((done, state))
+        open_ends = [step.end_ns for i, step in enumerate(steps) if step.required and not done >> i & 1]
+        latest_begin = min(open_ends)
+        begun_ns = max((step.begin_ns for i, step in enumerate(steps) if done >> i & 1), default=0)
+        for i, step in enumerate(steps):
+            if done >> i & 1 or step.begin_ns > latest_begin or step.end_ns < begun_ns:
+                continue
+            after = _after(step, state, calm)
+            if after is not None:
+                stack.append((done | 1 << i, after))
+    return False
+
+
+def _after(step: Step, state: int, calm: bool) -> int | None:
+    """The register after the step; None when the step cannot happen in this state."""
+    if step.kind == "set":
+        return None if calm and step.required and state != ABSENT else step.value
+    if step.kind == "clear":
+        return ABSENT
+    fits = {"saw": state == step.value, "present": state != ABSENT, "absent": state == ABSENT}[step.kind]
+    return state if fits else None
+
+
+def _needed(steps: Sequence[Step], unsure: Iterable[str]) -> list[Step]:
+    """Without steps that may not have happened and that nobody saw: they explain nothing."""
+    saw = {step.value for step in steps if step.kind == "saw"}
+    return [
+        step for step in steps if step.required or (step.value in saw if step.kind == "set" else step.kind in unsure)
+    ]
+
+
+def check_key(key: str, calls: Sequence[Call], calm: bool) -> str:
+    """An account of the key's history when no order explains it, else the empty string."""
+    steps = steps_of(key, calls, calm)
+    if explain(_needed(steps, ()), calm) or explain(steps, calm):
+        return ""
+    lines = [f"no order of the operations on {key} explains the answers:"]
+    shown = {step.call.number: step.call for step in steps}
+    lines += [f"  {call.text()}" for call in sorted(shown.values(), key=lambda call: call.invoked_ns)]
+    return "\n".join(lines)
+
+
+def check_bytes(calls: Sequence[Call]) -> list[str]:
+    """Gets that returned something else than the whole contents of one put of their key."""
+    put = {(call.key, call.value): call.length for call in calls if call.is_put}
+    return [
+        f"a get returned bytes of no put of its key: {call.text()}"
+        for call in calls
+        if call.kind == "get" and call.ok and put.get((call.key, call.value)) != call.length
+    ]
+
+
+def check_history(calls: Sequence[Call], calm: bool) -> list[str]:
+    """Everything that is wrong with a run's answers."""
+    keys = sorted({call.key for call in calls if call.kind != "list"})
+    wrong = check_bytes(calls)
+    wrong += [account for key in keys if (account := check_key(key, calls, calm))]
+    return wrong
+
+
+__all__ = [
+    "ABSENT",
+    "FOREVER",
+    "Step",
+    "check_bytes",
+    "check_history",
+    "check_key",
+    "explain",
+    "steps_of",
+]

@@ -1,0 +1,131 @@
+// What a cluster's checker sees of its insides.
+#include <map>
+
+#include "base/crc32c.h"
+#include "sim/cluster.h"
+#include "sim/values.h"
+
+namespace moontide::sim {
+namespace {
+
+std::string bytes_text(uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+Result<> violated(const std::string& what) { return fail(Code::kInternal, what); }
+
+}  // namespace
+
+const catalog::Node* Cluster::in_catalog(const NodeMachine& node) const {
+  const MasterMachine& master = masters_.back();
+  if (!master.machine->process().alive()) return nullptr;
+  return master.master->catalog().node(node.node->id());
+}
+
+Result<> Cluster::audit_node(const NodeMachine& run) const {
+  const std::string& host = run.machine->process().host();
+  const store::Segment& segment = run.node->storage().segment();
+  std::map<uint64_t, std::pair<uint64_t, std::string>> extents;  // offset → end, key
+  uint64_t entries_bytes = 0;
+  for (const auto& [generation, entry] : segment.inventory()) {
+    const uint64_t footprint = catalog::entry_footprint(entry.length);
+    entries_bytes += footprint;
+    if (!range_inside(entry.offset, footprint, run.arena->size())) {
+      return violated(host + ": the entry of " + entry.key + " lies outside the segment");
+    }
+    if (!extents.emplace(entry.offset, std::make_pair(entry.offset + footprint, entry.key)).second) {
+      return violated(host + ": two entries at offset " + std::to_string(entry.offset));
+    }
+    store::EntryHeader header;
+    std::memcpy(&header, run.arena->data() + entry.offset, sizeof header);
+    if (!store::header_matches(header, generation, entry.key, entry.length)) {
+      return violated(host + ": the header of " + entry.key + " generation " + generation.text() + " is not its own");
+    }
+    const MutableBytes payload = segment.payload(entry.offset, entry.length);
+    if (crc32c(payload) != entry.crc) return violated(host + ": the bytes of " + entry.key + " changed at rest");
+    if (value_number(payload) == 0) return violated(host + ": the entry of " + entry.key + " holds nobody's bytes");
+  }
+  uint64_t end = 0;
+  std::string before;
+  for (const auto& [offset, extent] : extents) {
+    if (offset < end) return violated(host + ": the entries of " + before + " and " + extent.second + " overlap");
+    end = extent.first;
+    before = extent.second;
+  }
+  if (segment.extents().used() < entries_bytes) {
+    return violated(host + ": entries of " + bytes_text(entries_bytes) + " in " + bytes_text(segment.extents().used()) +
+                    " of extents");
+  }
+  const catalog::Node* known = in_catalog(run);
+  if (run.node->joined() && known != nullptr && known->state == catalog::NodeState::kReady &&
+      run.node->term() == masters_.back().master->term() && known->used_bytes() < entries_bytes) {
+    return violated(host + ": holds entries of " + bytes_text(entries_bytes) + ", the catalog counts " +
+                    bytes_text(known->used_bytes()));
+  }
+  return {};
+}
+
+Result<> Cluster::audit() const {
+  if (masters_.back().machine->process().alive()) TRY_VOID(masters_.back().master->catalog().check_invariants());
+  for (const auto& runs : nodes_) {
+    if (runs.back().machine->process().alive()) TRY_VOID(audit_node(runs.back()));
+  }
+  for (const auto& runs : clients_) {
+    for (const auto& run : runs) {
+      if (!run->buffers_untouched()) {
+        return violated(run->machine().process().host() + ": a buffer changed after its operation was quiet");
+      }
+    }
+  }
+  return {};
+}
+
+bool Cluster::assembled() const {
+  for (const auto& runs : nodes_) {
+    const NodeMachine& run = runs.back();
+    const catalog::Node* known = in_catalog(run);
+    if (!run.node->joined() || known == nullptr || known->state != catalog::NodeState::kReady) return false;
+  }
+  for (const auto& runs : clients_) {
+    if (!runs.back()->client().connected()) return false;
+  }
+  return true;
+}
+
+Result<> Cluster::audit_at_rest() const {
+  TRY_VOID(audit());
+  for (const auto& runs : nodes_) {
+    const NodeMachine& run = runs.back();
+    const std::string& host = run.machine->process().host();
+    const catalog::Node* known = in_catalog(run);
+    if (!run.node->joined() || known == nullptr || known->state != catalog::NodeState::kReady) {
+      return violated(host + " has not joined: " + run.node->last_error());
+    }
+    if (run.node->storage().jobs() != 0) return violated(host + ": pulls that never end");
+    if (run.engine->hostages() != 0) return violated(host + ": transfers that never become quiet");
+    if (known->unfinished_bytes != 0) return violated(host + ": " + bytes_text(known->unfinished_bytes) + " reserved for ever");
+    if (known->retiring_bytes != 0) return violated(host + ": " + bytes_text(known->retiring_bytes) + " retiring for ever");
+    uint64_t entries_bytes = 0;
+    for (const auto& [generation, entry] : run.node->storage().segment().inventory()) {
+      entries_bytes += catalog::entry_footprint(entry.length);
+    }
+    const uint64_t used = run.node->storage().segment().extents().used();
+    if (known->committed_bytes != entries_bytes || used != entries_bytes) {
+      return violated(host + ": the catalog counts " + bytes_text(known->committed_bytes) + ", entries take " +
+                      bytes_text(entries_bytes) + ", the allocator gave out " + bytes_text(used));
+    }
+  }
+  const catalog::Stats stats = masters_.back().master->catalog().stats();
+  if (stats.unfinished != 0 || stats.retiring != 0) {
+    return violated("the catalog has " + std::to_string(stats.unfinished) + " unfinished and " +
+                    std::to_string(stats.retiring) + " retiring objects at rest");
+  }
+  for (const auto& runs : clients_) {
+    const ClientMachine& run = *runs.back();
+    if (run.pending() != 0) return violated(std::to_string(run.pending()) + " operations without an outcome");
+    if (run.unquiet() != 0) return violated(std::to_string(run.unquiet()) + " operations that never become quiet");
+    if (run.engine().hostages() != 0) return violated("a client's transfer never becomes quiet");
+    if (run.client().commits().pending() != 0) return violated("a client's commits are never answered");
+  }
+  return {};
+}
+
+}  // namespace moontide::sim
