@@ -41,9 +41,10 @@ void Operation::finish(const std::vector<size_t>& unfinished) {
   auto self = shared_from_this();
   deadline_timer_->stop();
   retry_timer_->stop();
+  hold();  // ended() may release the last one, and quiet comes after the outcome
   ended(unfinished);
   if (options_.on_done) reactor_.post(std::move(options_.on_done));
-  tell_quiet();
+  release();
 }
 
 void Operation::release() {
