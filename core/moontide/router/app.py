@@ -114,7 +114,7 @@ async def _errors_as_json(request: web.Request, handler: Any) -> web.StreamRespo
 async def serve(router: Router, listen: str, *, stop: asyncio.Event) -> None:
     """Runs until ``stop`` is set. Raises Invalid or Denied for a bad address, Unavailable for one that is taken."""
     host, port = _loopback(listen)
-    runner = web.AppRunner(router.app, handler_cancellation=True, access_log=None)
+    runner = web.AppRunner(router.app, handler_cancellation=True, access_log=None, shutdown_timeout=5)
     await runner.setup()
     try:
         try:
