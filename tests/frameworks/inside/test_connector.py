@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import random
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +201,36 @@ def test_a_hold_that_expired_is_recomputed_and_its_blocks_are_free(engine: VllmE
     assert engine.count("holds|expired") == 1
     assert engine.run(PROMPT, params=params).tokens == wanted.tokens
     assert engine.count("loads|peer|ok") == 0 and engine.count("loads|peer") == 1
+
+
+CLAIM_AND_STAY = """
+import sys, moontide
+engine = moontide.Engine()
+peer = engine.open(sys.argv[1])
+peer.claim(bytes.fromhex(sys.argv[2]), timeout=5)
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_decode_side_that_dies_frees_the_blocks_at_once(engine: VllmEngine) -> None:
+    _, params = prefill(engine)
+    command = [sys.executable, "-c", CLAIM_AND_STAY, params["addresses"][0], params["hold"]]
+    decode = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert decode.stdout is not None and decode.stdout.readline() == "claimed\n"
+        # Longer than the hold lives without somebody who renews it.
+        began = time.monotonic()
+        until(lambda: engine.step() or time.monotonic() - began > 4.0)
+        assert engine.worker._worker.half.held == 1
+        decode.kill()
+        killed = time.monotonic()
+        engine.settle()
+        assert time.monotonic() - killed < 2.0
+    finally:
+        decode.kill()
+        decode.communicate(timeout=10)
+    assert engine.count("holds|peer_lost") == 1
 
 
 def test_a_prefill_engine_that_is_gone_is_recomputed(engine: VllmEngine) -> None:
