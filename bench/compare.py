@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.cases import MEDIA, WAITS, submission_case, transfer_cases
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
-from harness.limits import LimitRuns, loops_seen
+from harness.limits import LimitRuns, LimitTurn, loops_seen
 from harness.rows import Results, plain_row, submission_rows, table, transfer_rows
 from harness.turns import Contestant, Memories, Turn, run_turn
 from harness.watch import ForeignCpu, machine
@@ -111,10 +111,17 @@ class Run:
         self._note(c.label, [turn.foreign for turn in tried], began, chosen.error)
 
     def _limit_turn(self, limit: LimitRuns) -> None:
-        began, errors = time.monotonic(), len(limit.errors)
-        watch = ForeignCpu({os.getpid()})
-        limit.turn(self.cases, TURN_LIMIT_S)
-        self._note(f"limit {limit.medium}", [watch.share()], began, "; ".join(limit.errors[errors:]))
+        began = time.monotonic()
+        tried: list[tuple[float, LimitTurn]] = []
+        while len(tried) <= REPEATS_MAX:
+            watch = ForeignCpu({os.getpid()})
+            turn = limit.turn(self.cases, TURN_LIMIT_S)
+            tried.append((watch.share(), turn))
+            if tried[-1][0] <= FOREIGN_MAX:
+                break
+        chosen = min(tried, key=lambda pair: pair[0])[1]
+        limit.accept(chosen)
+        self._note(f"limit {limit.medium}", [foreign for foreign, _ in tried], began, "; ".join(chosen.errors))
 
     def run(self) -> None:
         memories = Memories()

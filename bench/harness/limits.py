@@ -38,6 +38,14 @@ def shape_arguments(case: Case) -> list[str]:
 
 
 @dataclass
+class LimitTurn:
+    """((case, wait), loop, median in microseconds), and what did not run."""
+
+    results: list[tuple[tuple[str, str], str, float]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass
 class LimitRuns:
     """Results of all turns of the bare loops of one medium: (case, wait) → loop → median of each turn, microseconds.
 
@@ -47,7 +55,6 @@ class LimitRuns:
     medium: str
     program: Path
     results: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
 
     def key(self, case: Case, wait: str) -> tuple[str, str]:
         return (case.name, wait) if self.medium == "tcp" else (case.name.removeprefix(f"{case.op} "), "either")
@@ -58,27 +65,34 @@ class LimitRuns:
             return loops_for(self.medium, case)
         return sorted(seen, key=lambda loop: min(seen[loop]))[:_KEPT]
 
-    def turn(self, cases: list[Case], limit_s: float) -> None:
-        done_now = set()
+    def turn(self, cases: list[Case], limit_s: float) -> LimitTurn:
+        """One pass over all cases. Counts only once `accept` got it."""
+        turn = LimitTurn()
+        tried = set()
         for case in cases:
             for wait in WAITS:
                 key = self.key(case, wait)
-                if key in done_now:
+                if key in tried:
                     continue
-                done_now.add(key)
+                tried.add(key)
                 mode = [case.op, wait] if self.medium == "tcp" else []
                 command = [str(self.program), *shape_arguments(case), *mode, *self._wanted(key, case)]
                 try:
                     done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
                 except subprocess.TimeoutExpired:
-                    self.errors.append(f"{self.medium} {case.name}: over {limit_s} s")
+                    turn.errors.append(f"{self.medium} {case.name}: over {limit_s} s")
                     continue
                 if done.returncode != 0:
-                    self.errors.append(f"{self.medium} {case.name}: {done.stderr.strip() or done.returncode}")
+                    turn.errors.append(f"{self.medium} {case.name}: {done.stderr.strip() or done.returncode}")
                     continue
                 for line in done.stdout.splitlines():
                     event = json.loads(line)
-                    self.results.setdefault(key, {}).setdefault(event["loop"], []).append(event["p50_us"])
+                    turn.results.append((key, event["loop"], event["p50_us"]))
+        return turn
+
+    def accept(self, turn: LimitTurn) -> None:
+        for key, loop, p50_us in turn.results:
+            self.results.setdefault(key, {}).setdefault(loop, []).append(p50_us)
 
     def best(self, case: Case, wait: str) -> tuple[str, float] | None:
         """(loop, median over its turns). A poller may also block; a loop seen once counts only if no other was kept."""

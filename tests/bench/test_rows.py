@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.cases import MEDIA, MIB, WAITS, Case, submission_case, transfer_cases
-from harness.limits import LimitRuns, loops_for, shape_arguments
+from harness.limits import LimitRuns, LimitTurn, loops_for, shape_arguments
 from harness.rows import Results, on_medium, row, submission_rows, table, transfer_rows
 from harness.turns import Turn
 
@@ -123,6 +123,13 @@ def test_a_limit_of_a_polling_row_may_also_be_a_loop_that_blocks_but_not_the_oth
 def test_a_lucky_loop_of_one_turn_does_not_become_the_limit() -> None:
     runs = limit_runs("shm", BULK, kept=[5.0, 5.0, 5.0], dropped=[1.0])
     assert runs.best(BULK, "poll") == ("kept", 5.0)
+
+
+def test_only_accepted_turns_of_the_loops_count() -> None:
+    runs = LimitRuns("shm", Path("unused"))
+    runs.accept(LimitTurn([(runs.key(BULK, "poll"), "memcpy", 7.0)]))
+    assert runs.best(BULK, "sleep") == ("memcpy", 7.0)
+    assert runs.best(ONE, "poll") is None
 
 
 def test_every_case_has_a_row_on_every_medium_and_the_file_is_json() -> None:
