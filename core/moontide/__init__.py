@@ -6,16 +6,20 @@ from moontide import errors
 from moontide._core import version as __version__
 from moontide.config import Config, load_config
 from moontide.engine import Arena, Engine, Operation, Peer, Prepared, Region, RemoteRegion, Transfer
+from moontide.store import AsyncStore, ObjectInfo, Store
 
 __all__ = [
     "Arena",
+    "AsyncStore",
     "Config",
     "Engine",
+    "ObjectInfo",
     "Operation",
     "Peer",
     "Prepared",
     "Region",
     "RemoteRegion",
+    "Store",
     "Transfer",
     "__version__",
     "errors",

@@ -47,10 +47,18 @@ def _memory_range(buffer: object) -> tuple[int, int, object]:
     return _core.buffer_address(view), view.nbytes, view
 
 
+def _waited_for(operation: _core.Operation, timeout: float | None) -> None:
+    try:
+        operation.wait(timeout)
+    except MoontideError:
+        if not operation.done:
+            raise
+
+
 class Operation(Generic[T]):
     """Something under way with a result: `wait`, poll `done`, or ``await`` it."""
 
-    def __init__(self, native: _core.Operation, convert: Any = None) -> None:
+    def __init__(self, native: _core.Operation | _core.Batch, convert: Any = None) -> None:
         self._native = native
         self._convert = convert
 
@@ -59,9 +67,26 @@ class Operation(Generic[T]):
         """True once the result is there."""
         return self._native.done
 
+    @property
+    def quiet(self) -> bool:
+        """True once it touches no memory of the caller any more."""
+        return self._native.quiet if isinstance(self._native, _core.Batch) else self._native.done
+
+    def wait_quiet(self, timeout: float | None = None) -> None:
+        """Waits until `quiet`, whatever the outcome."""
+        if isinstance(self._native, _core.Batch):
+            self._native.quieted().wait(timeout)
+        else:
+            _waited_for(self._native, timeout)
+
+    def cancel(self) -> None:
+        """Ends a batch with Canceled for what is not done; other operations have their own deadline and go on."""
+        if isinstance(self._native, _core.Batch):
+            self._native.cancel()
+
     def wait(self, timeout: float | None = None) -> T:
         """The result, or its error. TimedOut when it is not there after `timeout` seconds; it goes on then."""
-        value = self._native.wait(timeout)
+        value: Any = self._native.wait(timeout)
         result: T = self._convert(value) if self._convert is not None else value
         return result
 

@@ -30,5 +30,7 @@ inline std::unique_lock<std::mutex> lock_or_raise(Runtime& runtime) { return val
 
 void bind_engine(py::module_& m);
 void bind_transfer(py::module_& m);
+void bind_store(py::module_& m);
+void bind_sim(py::module_& m);
 
 }  // namespace moontide::python

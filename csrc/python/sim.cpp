@@ -98,6 +98,7 @@ void bind_sim(py::module_& m) {
       .def("audit", [](const Cluster& self) { return text_of(self.audit()); }, py::call_guard<py::gil_scoped_release>())
       .def("audit_at_rest", [](const Cluster& self) { return text_of(self.audit_at_rest()); },
            py::call_guard<py::gil_scoped_release>())
+      .def("describe", &Cluster::describe)
       .def("counters", &Cluster::counters);
   bind_faults(cluster);
 }

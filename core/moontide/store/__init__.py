@@ -1,0 +1,8 @@
+"""The pool: a distributed store of immutable objects, mostly KV-cache blocks, in the memory of many machines."""
+
+from __future__ import annotations
+
+from moontide.store.doors import AsyncStore, Store
+from moontide.store.procedures import Key, ObjectInfo
+
+__all__ = ["AsyncStore", "Key", "ObjectInfo", "Store"]

@@ -1,0 +1,217 @@
+"""`Store` blocks, `AsyncStore` awaits; both are the same procedures over the same native client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from moontide import _core
+from moontide.config import Config, load_config
+from moontide.engine import Engine, Operation
+from moontide.errors import Invalid, MoontideError
+from moontide.store.procedures import (
+    Key,
+    ObjectInfo,
+    Procedures,
+    encode_key,
+    operation_of,
+    run_awaiting,
+    run_blocking,
+)
+
+__all__ = ["AsyncStore", "Store"]
+
+Part = tuple[int, int]
+"""(address, bytes) inside registered memory of the store's engine"""
+
+_COMMITS = {"sync": False, "async": True}
+
+
+class _Base:
+    """A process's door to a pool.
+
+    With `master` ("host:port") the pool that the master keeps; without, a pool of this process alone, in memory of
+    `lend` bytes. With both, this process also lends `lend` bytes to the master's pool. `engine` is one to share;
+    without it the store makes its own and closes it.
+    """
+
+    def __init__(
+        self, master: str | None = None, *, lend: int = 0, engine: Engine | None = None, config: Config | None = None
+    ) -> None:
+        config = config if config is not None else engine.config if engine is not None else load_config()
+        if master is None and lend <= 0:
+            raise Invalid("a store needs a master to use, or memory to lend for a pool of its own (lend=BYTES)")
+        self._own_engine = engine is None
+        self.engine = Engine(config=config) if engine is None else engine
+        try:
+            self._client = _core.StoreClient(self.engine._runtime, master or "", lend, config.lease)
+        except BaseException:
+            if self._own_engine:
+                self.engine.close()
+            raise
+        self._procedures = Procedures(self._client)
+
+    def put_parts(
+        self, keys: Sequence[Key], parts: Sequence[Sequence[Part]], *, commit: str = "sync"
+    ) -> Operation[list[MoontideError | None]]:
+        """Starts putting objects whose bytes lie in several places; returns at once.
+
+        `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
+        quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
+        too. The result has one item per key: None or the error.
+        """
+        if commit not in _COMMITS:
+            raise Invalid(f"commit = {commit!r}: allowed are sync, async")
+        return operation_of(self._client.put([encode_key(key) for key in keys], _as_lists(parts), _COMMITS[commit]))
+
+    def get_parts(self, keys: Sequence[Key], parts: Sequence[Sequence[Part]]) -> Operation[list[MoontideError | None]]:
+        """Starts reading objects into registered memory, each into its parts in order; returns at once.
+
+        The parts of a key must add up to the object's length. NotFound is a miss: absent, evicted, or the bytes that
+        came were not those of the put.
+        """
+        return operation_of(self._client.get([encode_key(key) for key in keys], _as_lists(parts)))
+
+    def counters(self) -> dict[str, int]:
+        """What this client did; `stats` is about the pool."""
+        return self._client.counters()
+
+    def _close(self) -> None:
+        self._client.close()
+        if self._own_engine:
+            self.engine.close()
+
+
+def _as_lists(parts: Sequence[Sequence[Part]]) -> list[list[Part]]:
+    return [list(each) for each in parts]
+
+
+class Store(_Base):
+    """The pool, blocking. Any thread; waits release the interpreter lock."""
+
+    def put(self, key: Key, value: object) -> None:
+        """Stores the bytes of a contiguous buffer. After it returns every client sees the object.
+
+        AlreadyExists: the key has an object (or an unfinished put); NoSpace, TooLarge, Unavailable, TimedOut.
+        """
+        error = self.put_many([(key, value)])[0]
+        if error is not None:
+            raise error
+
+    def put_many(self, items: Sequence[tuple[Key, object]]) -> list[MoontideError | None]:
+        """Stores several; one result per item, in order."""
+        return run_blocking(self._procedures.put_many(items))
+
+    def get(self, key: Key) -> bytes:
+        """The object's bytes, exactly as they were put. NotFound: a miss."""
+        return run_blocking(self._procedures.get(key))
+
+    def get_into(self, key: Key, buffer: object) -> int:
+        """Reads the object into a writable buffer and returns its length. NotFound; TooLarge: the buffer is smaller."""
+        return run_blocking(self._procedures.get_into(key, buffer))
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | MoontideError]:
+        """Reads several; bytes or the error per key, in order."""
+        return run_blocking(self._procedures.get_many(keys))
+
+    def exists(self, key: Key) -> bool:
+        """True when a get would find the object now."""
+        return self.exists_many([key])[0]
+
+    def exists_many(self, keys: Sequence[Key]) -> list[bool]:
+        """As `exists`, for several, in one request."""
+        return run_blocking(self._procedures.exists_many(keys))
+
+    def remove(self, key: Key) -> None:
+        """Removes the object; no get finds it from now on. NotFound."""
+        error = self.remove_many([key])[0]
+        if error is not None:
+            raise error
+
+    def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
+        """Removes several; one result per key, in order."""
+        return run_blocking(self._procedures.remove_many(keys))
+
+    def list(self, prefix: Key = b"") -> list[ObjectInfo]:
+        """Committed objects whose key starts with `prefix`, by key."""
+        return run_blocking(self._procedures.list(prefix))
+
+    def stats(self) -> dict[str, int]:
+        """The pool as its master sees it: bytes, objects, nodes."""
+        return run_blocking(self._procedures.stats())
+
+    def close(self) -> None:
+        """Leaves the pool. Memory that this process lent goes with it. Idempotent."""
+        self._close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncStore(_Base):
+    """The pool for asyncio: the methods of `Store` as coroutines, with the same results and errors."""
+
+    async def put(self, key: Key, value: object) -> None:
+        """See `Store.put`."""
+        error = (await self.put_many([(key, value)]))[0]
+        if error is not None:
+            raise error
+
+    async def put_many(self, items: Sequence[tuple[Key, object]]) -> list[MoontideError | None]:
+        """See `Store.put_many`."""
+        return await run_awaiting(self._procedures.put_many(items))
+
+    async def get(self, key: Key) -> bytes:
+        """See `Store.get`."""
+        return await run_awaiting(self._procedures.get(key))
+
+    async def get_into(self, key: Key, buffer: object) -> int:
+        """See `Store.get_into`."""
+        return await run_awaiting(self._procedures.get_into(key, buffer))
+
+    async def get_many(self, keys: Sequence[Key]) -> list[bytes | MoontideError]:
+        """See `Store.get_many`."""
+        return await run_awaiting(self._procedures.get_many(keys))
+
+    async def exists(self, key: Key) -> bool:
+        """See `Store.exists`."""
+        return (await self.exists_many([key]))[0]
+
+    async def exists_many(self, keys: Sequence[Key]) -> list[bool]:
+        """See `Store.exists_many`."""
+        return await run_awaiting(self._procedures.exists_many(keys))
+
+    async def remove(self, key: Key) -> None:
+        """See `Store.remove`."""
+        error = (await self.remove_many([key]))[0]
+        if error is not None:
+            raise error
+
+    async def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
+        """See `Store.remove_many`."""
+        return await run_awaiting(self._procedures.remove_many(keys))
+
+    async def list(self, prefix: Key = b"") -> list[ObjectInfo]:
+        """See `Store.list`."""
+        return await run_awaiting(self._procedures.list(prefix))
+
+    async def stats(self) -> dict[str, int]:
+        """See `Store.stats`."""
+        return await run_awaiting(self._procedures.stats())
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        self._close()
+
+    async def __aenter__(self) -> AsyncStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,301 @@
+// The pool in Python: a client (with a node and a master of its own where asked), and the two servers.
+#include <pybind11/stl.h>
+
+#include "python/bindings.h"
+#include "python/operation.h"
+#include "store/client.h"
+#include "store/master.h"
+#include "store/node.h"
+
+namespace moontide::python {
+namespace {
+
+using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
+using Lengths = std::vector<Result<uint64_t>>;
+
+// Everything of one pool that lives in this process; what comes later stands on what comes before.
+struct Pool {
+  std::unique_ptr<store::Master> master;
+  std::unique_ptr<store::Node> node;
+  std::unique_ptr<store::Client> client;
+  ~Pool() {
+    client.reset();
+    node.reset();
+    master.reset();
+  }
+};
+
+store::MasterOptions master_options(const std::string& listen, double lease_s) {
+  store::MasterOptions options;
+  options.listen = listen;
+  options.catalog.lease_ns = static_cast<int64_t>(lease_s * 1e9);
+  return options;
+}
+
+std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& master, uint64_t lend) {
+  store::NodeOptions options;
+  options.master = master;
+  auto arena = value_or_raise(memory::Arena::create(lend, "moontide-pool"));
+  return value_or_raise(store::Node::create(runtime.reactor(), runtime.network(), runtime.engine(), std::move(arena), options));
+}
+
+// A handle of Python's on something that lives on the reactor: closed under the lock, at the latest with the runtime.
+template <class T>
+class Tenant {
+ public:
+  Tenant(std::shared_ptr<Runtime> runtime, std::shared_ptr<T> value) : runtime_(std::move(runtime)), value_(std::move(value)) {}
+  Tenant(Tenant&&) noexcept = default;
+  ~Tenant() { close(); }
+
+  // Runs `use` with the value under the lock and without the GIL.
+  template <class Use>
+  auto with(Use use) const {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*runtime_);
+    auto value = value_.lock();
+    if (!value) raise({Code::kClosed, "it was closed"});
+    return use(*value);
+  }
+  void close() {
+    if (!runtime_ || runtime_->forked()) return;
+    py::gil_scoped_release nogil;
+    auto held = runtime_->lock();
+    if (!held) return;
+    if (auto value = value_.lock()) runtime_->detach(value);
+  }
+  const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+  std::weak_ptr<T> value_;
+};
+
+template <class T>
+Tenant<T> settle_in(const std::shared_ptr<Runtime>& runtime, std::shared_ptr<T> value) {
+  runtime->attach(value);
+  return Tenant<T>(runtime, std::move(value));
+}
+
+using ClientHandle = Tenant<Pool>;
+
+ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend, double lease_s) {
+  py::gil_scoped_release nogil;
+  auto held = lock_or_raise(*runtime);
+  auto pool = std::make_shared<Pool>();
+  std::string address = master;
+  if (master.empty()) {
+    address = "inproc:pool-" + InstanceId::make(runtime->reactor().random()).text();
+    pool->master = value_or_raise(store::Master::create(runtime->reactor(), runtime->network(), master_options(address, lease_s)));
+  }
+  if (lend > 0) pool->node = make_node(*runtime, address, lend);
+  store::ClientOptions options;
+  options.master = address;
+  pool->client = std::make_unique<store::Client>(runtime->reactor(), runtime->network(), runtime->engine(), options);
+  return settle_in(runtime, std::move(pool));
+}
+
+// --- values ---
+
+py::list lengths_list(const Lengths& results) {
+  py::list out(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    out[i] = results[i] ? py::object(py::int_(*results[i])) : make_exception(results[i].error().code, results[i].error().message);
+  }
+  return out;
+}
+
+py::list codes_list(const std::vector<Code>& codes) {
+  py::list out(codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) out[i] = codes[i] == Code::kOk ? py::object(py::none()) : make_exception(codes[i], "");
+  return out;
+}
+
+std::vector<store::Part> to_parts(const std::vector<Range>& ranges) {
+  std::vector<store::Part> parts;
+  for (auto [address, length] : ranges) parts.push_back({address, length});
+  return parts;
+}
+
+int64_t timeout_ns(std::optional<double> seconds) {
+  return seconds ? std::max<int64_t>(static_cast<int64_t>(*seconds * 1e9), 1) : 0;
+}
+
+// A batch of puts or gets: the outcome as an Operation, quiet beside it.
+struct BatchHandle {
+  Operation outcome;
+  std::shared_ptr<Completion> quiet;
+  std::weak_ptr<store::Operation> native;
+
+  bool is_quiet() const {
+    py::gil_scoped_release nogil;
+    auto held = outcome.runtime->lock();
+    return !held || quiet->done;
+  }
+  void cancel() const {
+    py::gil_scoped_release nogil;
+    auto held = outcome.runtime->lock();
+    if (!held) return;
+    if (auto live = native.lock()) live->cancel();
+    outcome.runtime->reactor().post([] {});  // other waiters look again
+  }
+  Operation quieted() const {
+    return {outcome.runtime, quiet, [] { return py::none(); }};
+  }
+};
+
+template <class Start>
+BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeout_s, Start start) {
+  auto pending = std::make_shared<Pending<Lengths>>();
+  auto quiet = std::make_shared<Completion>();
+  auto native = std::make_shared<store::OperationRef>();  // kept for its results, until quiet
+  BatchHandle handle{make_operation<Lengths>(client.runtime(), pending, lengths_list), quiet, {}};
+  client.with([&](Pool& pool) {
+    store::OperationOptions options;
+    options.timeout_ns = timeout_ns(timeout_s);
+    options.on_done = [pending, native] { pending->set((*native)->results()); };
+    options.on_quiet = [quiet, native] {
+      native->reset();
+      quiet->finish();
+    };
+    *native = start(*pool.client, std::move(options));
+    handle.native = *native;
+  });
+  return handle;
+}
+
+BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys, const std::vector<std::vector<Range>>& parts,
+                bool async, std::optional<double> timeout) {
+  if (keys.size() != parts.size()) raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
+  std::vector<store::PutItem> items;
+  for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}});
+  return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
+    return native.put(std::move(items), async ? store::Commit::kAsync : store::Commit::kSync, std::move(options));
+  });
+}
+
+BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys, const std::vector<std::vector<Range>>& parts,
+                std::optional<double> timeout) {
+  if (keys.size() != parts.size()) raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
+  std::vector<store::GetItem> items;
+  for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i])});
+  return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
+    return native.get(std::move(items), std::move(options));
+  });
+}
+
+// An answer of the master: `start(client, set)` asks, `convert` makes the Python value.
+template <class T, class Start, class Convert>
+Operation ask(const ClientHandle& client, Start start, Convert convert) {
+  auto pending = std::make_shared<Pending<T>>();
+  client.with([&](Pool& pool) { start(*pool.client, [pending](Result<T> value) { pending->set(std::move(value)); }); });
+  return make_operation<T>(client.runtime(), pending, convert);
+}
+
+py::dict counters(const ClientHandle& client) {
+  store::ClientCounters c;
+  size_t pending = 0;
+  uint64_t lost = 0;
+  client.with([&](Pool& pool) {
+    c = pool.client->counters();
+    pending = pool.client->commits().pending();
+    lost = pool.client->commits().lost();
+  });
+  py::dict out;
+  out["puts"] = c.puts;
+  out["put_bytes"] = c.put_bytes;
+  out["puts_failed"] = c.puts_failed;
+  out["puts_inline"] = c.puts_inline;
+  out["gets"] = c.gets;
+  out["get_bytes"] = c.get_bytes;
+  out["gets_missed"] = c.gets_missed;
+  out["located_from_cache"] = c.located_from_cache;
+  out["proofs_failed"] = c.proofs_failed;
+  out["commits_pending"] = pending;
+  out["commits_lost"] = lost;
+  return out;
+}
+
+void bind_client(py::module_& m) {
+  using Keys = std::vector<std::string>;
+  py::class_<BatchHandle>(m, "Batch", "Puts or gets under way: one result per key.")
+      .def_property_readonly("done", [](const BatchHandle& b) { return b.outcome.done(); })
+      .def_property_readonly("quiet", &BatchHandle::is_quiet)
+      .def("wait", [](const BatchHandle& b, std::optional<double> timeout) { return b.outcome.wait(timeout); }, py::arg("timeout") = py::none())
+      .def("watch", [](const BatchHandle& b, std::shared_ptr<Notifier> n, uint64_t token) { b.outcome.watch(std::move(n), token); },
+           py::arg("notifier"), py::arg("token"))
+      .def("quieted", &BatchHandle::quieted)
+      .def("cancel", &BatchHandle::cancel);
+  py::class_<ClientHandle>(m, "StoreClient")
+      .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"))
+      .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("timeout") = py::none())
+      .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("timeout") = py::none())
+      .def("stat", [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+             return ask<Lengths>(h, [&](store::Client& c, auto set) { c.lengths(std::move(keys), timeout_ns(timeout), std::move(set)); }, lengths_list);
+           }, py::arg("keys"), py::arg("timeout") = py::none())
+      .def("exists", [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+             return ask<std::vector<Code>>(h, [&](store::Client& c, auto set) { c.exists(std::move(keys), timeout_ns(timeout), std::move(set)); }, codes_list);
+           }, py::arg("keys"), py::arg("timeout") = py::none())
+      .def("remove", [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+             return ask<std::vector<Code>>(h, [&](store::Client& c, auto set) { c.remove(std::move(keys), timeout_ns(timeout), std::move(set)); }, codes_list);
+           }, py::arg("keys"), py::arg("timeout") = py::none())
+      .def("list", [](const ClientHandle& h, const std::string& prefix, const std::string& after, uint32_t limit) {
+             return ask<wire::ListReply>(h, [&](store::Client& c, auto set) { c.list(prefix, after, limit, 0, std::move(set)); },
+                                         [](const wire::ListReply& reply) {
+                                           py::list out;
+                                           for (const auto& item : reply.items) out.append(py::make_tuple(py::bytes(item.key), item.length));
+                                           return py::make_tuple(out, py::bytes(reply.resume_after));
+                                         });
+           }, py::arg("prefix"), py::arg("start_after"), py::arg("limit"))
+      .def("pool_stats", [](const ClientHandle& h) {
+             return ask<wire::PoolStatsReply>(h, [](store::Client& c, auto set) { c.pool_stats(0, std::move(set)); },
+                                              [](const wire::PoolStatsReply& reply) {
+                                                py::dict out;
+                                                for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
+                                                return out;
+                                              });
+           })
+      .def("committed", [](const ClientHandle& h) {
+             auto pending = std::make_shared<Pending<void>>();
+             h.with([&](Pool& pool) { pool.client->when_committed([pending] { pending->set({}); }); });
+             return make_operation<void>(h.runtime(), pending, [] { return py::none(); });
+           }, "Done once no asynchronous commit is pending.")
+      .def("counters", &counters)
+      .def_property_readonly("connected", [](const ClientHandle& h) { return h.with([](Pool& p) { return p.client->connected(); }); })
+      .def("close", &ClientHandle::close);
+}
+
+}  // namespace
+
+void bind_store(py::module_& m) {
+  bind_client(m);
+  using MasterHandle = Tenant<store::Master>;
+  py::class_<MasterHandle>(m, "Master")
+      .def(py::init([](const std::string& listen, double lease) {
+             py::gil_scoped_release nogil;
+             auto runtime = Runtime::create_bare(0);
+             auto held = lock_or_raise(*runtime);
+             std::shared_ptr<store::Master> master =
+                 value_or_raise(store::Master::create(runtime->reactor(), runtime->network(), master_options(listen, lease)));
+             return settle_in(runtime, std::move(master));
+           }), py::arg("listen"), py::arg("lease"))
+      .def_property_readonly("address", [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
+      .def_property_readonly("term", [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
+      .def("close", [](MasterHandle& h) {
+        h.close();
+        py::gil_scoped_release nogil;
+        h.runtime()->close();
+      });
+  using NodeHandle = Tenant<store::Node>;
+  py::class_<NodeHandle>(m, "Node")
+      .def(py::init([](const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend) {
+             py::gil_scoped_release nogil;
+             auto held = lock_or_raise(*runtime);
+             return settle_in(runtime, std::shared_ptr<store::Node>(make_node(*runtime, master, lend)));
+           }), py::arg("runtime"), py::arg("master"), py::arg("lend"))
+      .def_property_readonly("joined", [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
+      .def_property_readonly("term", [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.term(); }); })
+      .def_property_readonly("last_error", [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.last_error(); }); })
+      .def("close", &NodeHandle::close);
+}
+
+}  // namespace moontide::python
