@@ -90,7 +90,7 @@ class _WorkerSide:
         layout, self._memory = describe_cache(
             self._vllm_config, self._kv_cache_config, kv_caches, get_tensor_model_parallel_rank()
         )
-        engine: EnginePort = moontide.Engine(self._settings.listen, config=self._config)
+        engine = moontide.Engine(self._settings.listen, config=self._config)
         for name, extent in self._memory.ranges.items():
             engine.register(extent, name=name, readable=True, writable=False)
         embedded = self._settings.master is None
