@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from demo.client import healthy, metrics, request, total
-from demo.processes import Fleet, Server, free_port
+from demo.processes import Fleet, Server, free_port, wait_until
 from demo.prompts import make
 from demo.servers import VLLM_PYTHON, router_command, vllm_command, vllm_environment
 
@@ -129,6 +131,28 @@ def test_a_chat_goes_through(pair: Pair) -> None:
         assert status == 200, payload
         answers.append(json.loads(payload)["choices"][0]["message"]["content"])
     assert answers[0] == answers[1] != ""
+
+
+def test_clients_that_leave_at_any_moment_leave_nothing_behind(pair: Pair) -> None:
+    dice = random.Random(7)
+    prompts = [make("p", 20 + 10 * index, 0, 9999, seed=200 + index).text for index in range(24)]
+    wanted = pair.ask(pair.decode_port, prompts[0], tokens=8).text
+
+    def leave(prompt: str) -> None:
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 64, "stream": True, "ignore_eos": True}
+        with contextlib.suppress(OSError):
+            request(pair.router_port, "POST", "/v1/completions", body, timeout=dice.uniform(0.01, 1.0))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(leave, prompts))
+
+    def empty() -> bool:
+        used = [total(metrics(port), "vllm:kv_cache_usage_perc") for port in (pair.prefill_port, pair.decode_port)]
+        return used == [0.0, 0.0]
+
+    # A hold that nobody came for expires.
+    wait_until(empty, 60, "blocks are still lent")
+    assert pair.ask(pair.router_port, prompts[0], tokens=8, cache_salt="left").text == wanted
 
 
 def test_a_killed_prefill_server_costs_nobody_the_answer(pair: Pair) -> None:

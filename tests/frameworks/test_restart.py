@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -71,8 +73,13 @@ def test_a_restarted_engine_loads_what_the_one_before_computed(pool: Pool) -> No
 
 def test_a_pool_that_is_away_costs_a_miss(pool: Pool) -> None:
     first = pool.live_once()
-    pool.node.kill()
     began = time.monotonic()
+    # Stopped, not dead: nobody refuses anything, answers just do not come.
+    os.kill(pool.node.pid, signal.SIGSTOP)
+    stopped_node = pool.live_once()
+    assert stopped_node["tokens"] == first["tokens"]
+    os.kill(pool.node.pid, signal.SIGCONT)
+    pool.node.kill()
     without_node = pool.live_once()
     assert without_node["tokens"] == first["tokens"]
     pool.master.kill()

@@ -238,7 +238,7 @@ class PoolLoader:
             raise
         finally:
             _until_quiet(operation, self._stats)
-        outcome.path = str(getattr(operation, "path", "") or "")
+        outcome.path = str(getattr(operation, "path", "unknown"))
         return results
 
 
