@@ -7,9 +7,9 @@ namespace moontide {
 
 std::string_view code_name(Code code) {
   static constexpr std::string_view kNames[] = {
-      "OK",         "INVALID", "NOT_FOUND",    "ALREADY_EXISTS", "STALE",      "EXPIRED",  "NO_SPACE",
-      "TOO_LARGE",  "DENIED",  "UNAVAILABLE",  "PEER_LOST",      "TIMED_OUT",  "CANCELED", "CORRUPT",
-      "INCOMPATIBLE", "UNSUPPORTED", "OVERLOADED", "CLOSED",     "INTERNAL"};
+      "OK",           "INVALID",     "NOT_FOUND",   "ALREADY_EXISTS", "STALE",     "EXPIRED",  "NO_SPACE",
+      "TOO_LARGE",    "DENIED",      "UNAVAILABLE", "PEER_LOST",      "TIMED_OUT", "CANCELED", "CORRUPT",
+      "INCOMPATIBLE", "UNSUPPORTED", "OVERLOADED",  "CLOSED",         "INTERNAL"};
   auto index = static_cast<size_t>(code);
   return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }

@@ -22,8 +22,14 @@ std::string read_boot_id() {
 }  // namespace
 
 Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options)
-    : reactor_(reactor), network_(network), options_(std::move(options)), instance_(InstanceId::make(reactor.random())),
-      holds_(reactor, options_.holds_max), claims_(reactor), pulls_(*this), sweep_(reactor) {
+    : reactor_(reactor),
+      network_(network),
+      options_(std::move(options)),
+      instance_(InstanceId::make(reactor.random())),
+      holds_(reactor, options_.holds_max),
+      claims_(reactor),
+      pulls_(*this),
+      sweep_(reactor) {
   if (options_.boot_id.empty()) options_.boot_id = read_boot_id();
 }
 
@@ -129,15 +135,18 @@ LinkRef Engine::adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity iden
   ++counters_.links_opened;
   std::weak_ptr<Link> weak = link;
   raw->rebind({
-      .request = [weak](rpc::Incoming request, rpc::Responder responder) {
-        if (auto live = weak.lock()) live->handle_request(std::move(request), std::move(responder));
-      },
-      .notice = [weak](rpc::Incoming notice) {
-        if (auto live = weak.lock()) live->handle_notice(std::move(notice));
-      },
-      .closed = [weak](Error cause) {
-        if (auto live = weak.lock()) live->close({Code::kPeerLost, cause.message});
-      },
+      .request =
+          [weak](rpc::Incoming request, rpc::Responder responder) {
+            if (auto live = weak.lock()) live->handle_request(std::move(request), std::move(responder));
+          },
+      .notice =
+          [weak](rpc::Incoming notice) {
+            if (auto live = weak.lock()) live->handle_notice(std::move(notice));
+          },
+      .closed =
+          [weak](Error cause) {
+            if (auto live = weak.lock()) live->close({Code::kPeerLost, cause.message});
+          },
   });
   return link;
 }
@@ -179,7 +188,8 @@ LinkRef Engine::link_by_token(const InstanceId& token) const {
 
 void Engine::dispatch(const LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
   auto handler = handlers_.find(request.type);
-  if (handler == handlers_.end()) return responder.refuse({Code::kUnsupported, "nobody answers message " + std::to_string(request.type)});
+  if (handler == handlers_.end())
+    return responder.refuse({Code::kUnsupported, "nobody answers message " + std::to_string(request.type)});
   handler->second(link, std::move(request), std::move(responder));
 }
 
@@ -216,7 +226,8 @@ Engine::Target Engine::resolve(uint64_t handle) const {
 // --- transfers ---
 
 Result<TransferRef> Engine::make_transfer(TransferOptions options) {
-  if (active_.size() >= options_.transfers_max) return fail(Code::kOverloaded, std::to_string(active_.size()) + " transfers are under way");
+  if (active_.size() >= options_.transfers_max)
+    return fail(Code::kOverloaded, std::to_string(active_.size()) + " transfers are under way");
   uint64_t number = next_transfer_++;
   // alive until quiet, whoever forgets it
   auto quiet = std::move(options.quiet);

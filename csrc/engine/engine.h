@@ -1,4 +1,5 @@
-// The transfer engine's façade: regions, peers, transfers, holds. One engine has one listening address and one identity.
+// The transfer engine's façade: regions, peers, transfers, holds. One engine has one listening address and one
+// identity.
 //
 // Thread: everything under one lock (io::Driver in a process, nothing in the simulation), except Transfer's synchronous
 // work, see transfer.h. Callbacks run in turns of the reactor or inside the call that made them due.
@@ -24,12 +25,19 @@
 
 namespace moontide::engine {
 
-using TransportFactory = std::function<transport::TransportList(memory::Registry& registry, const EngineOptions& options)>;
+using TransportFactory =
+    std::function<transport::TransportList(memory::Registry& registry, const EngineOptions& options)>;
 
 struct EngineCounters {
   uint64_t transfers = 0, transfers_failed = 0, bytes_read = 0, bytes_written = 0;
   uint64_t retries = 0, links_opened = 0, links_lost = 0, refused = 0, pulls_served = 0;
-  std::map<std::string, uint64_t> bytes_by_path;
+  std::map<std::string, uint64_t, std::less<>> bytes_by_path;
+
+  void count_path(std::string_view path, uint64_t bytes) {
+    auto found = bytes_by_path.find(path);
+    if (found == bytes_by_path.end()) found = bytes_by_path.emplace(path, 0).first;
+    found->second += bytes;
+  }
 };
 
 class Engine {

@@ -33,19 +33,24 @@ std::shared_ptr<memory::GenerationView> view_of(std::vector<io::Fd>& fds) {
 // --- opener ---
 
 Opener::Opener(Engine& engine, std::string address, int64_t timeout_ns, Opened opened)
-    : engine_(engine), engine_alive_(engine.alive()), address_(std::move(address)),
-      deadline_ns_(engine.reactor().now_ns() + timeout_ns), opened_(std::move(opened)) {}
+    : engine_(engine),
+      engine_alive_(engine.alive()),
+      address_(std::move(address)),
+      deadline_ns_(engine.reactor().now_ns() + timeout_ns),
+      opened_(std::move(opened)) {}
 
 int64_t Opener::left_ns() const { return std::max<int64_t>(deadline_ns_ - engine_.reactor().now_ns(), 0); }
 
 void Opener::connect(const std::string& address, std::move_only_function<void(Result<>)> next) {
-  engine_.network().connect(address, left_ns(), [self = shared_from_this(), next = std::move(next)](Result<std::unique_ptr<io::Stream>> stream) mutable {
-    if (self->engine_alive_.expired()) return;
-    if (!stream) return next(std::unexpected(stream.error()));
-    self->channel_ = std::make_unique<rpc::Channel>(self->engine_.reactor(), std::move(*stream));
-    self->channel_->start({});  // calls in flight end with PEER_LOST by themselves
-    next({});
-  });
+  engine_.network().connect(
+      address, left_ns(),
+      [self = shared_from_this(), next = std::move(next)](Result<std::unique_ptr<io::Stream>> stream) mutable {
+        if (self->engine_alive_.expired()) return;
+        if (!stream) return next(std::unexpected(stream.error()));
+        self->channel_ = std::make_unique<rpc::Channel>(self->engine_.reactor(), std::move(*stream));
+        self->channel_->start({});  // calls in flight end with PEER_LOST by themselves
+        next({});
+      });
 }
 
 void Opener::start() {
@@ -56,14 +61,16 @@ void Opener::start() {
 }
 
 void Opener::probe() {
-  channel_->call(wire::kProbe, wire::encode(wire::Probe{}), left_ns(), [self = shared_from_this()](Result<rpc::Reply> reply) {
-    if (self->engine_alive_.expired()) return;
-    if (!reply) return self->finish(std::unexpected(reply.error()));
-    auto peer = wire::decode_prefix<wire::ProbeReply>(reply->payload);
-    if (!peer) return self->finish(std::unexpected(peer.error()));
-    if (auto version = agree({}, peer->protocol); !version) return self->finish(std::unexpected(version.error()));
-    self->probed(*peer);
-  });
+  channel_->call(wire::kProbe, wire::encode(wire::Probe{}), left_ns(),
+                 [self = shared_from_this()](Result<rpc::Reply> reply) {
+                   if (self->engine_alive_.expired()) return;
+                   if (!reply) return self->finish(std::unexpected(reply.error()));
+                   auto peer = wire::decode_prefix<wire::ProbeReply>(reply->payload);
+                   if (!peer) return self->finish(std::unexpected(peer.error()));
+                   if (auto version = agree({}, peer->protocol); !version)
+                     return self->finish(std::unexpected(version.error()));
+                   self->probed(*peer);
+                 });
 }
 
 void Opener::probed(const wire::ProbeReply& peer) {
@@ -90,8 +97,9 @@ void Opener::hello(bool local) {
   message.superseded = engine_.superseded(peer_.instance);
   std::vector<int> fds;
   if (local) fds.push_back(engine_.registry().generations().arena().fd());
-  channel_->call(wire::kHello, wire::encode(message), left_ns(),
-                 [self = shared_from_this(), local](Result<rpc::Reply> reply) { self->greeted(local, std::move(reply)); }, fds);
+  channel_->call(
+      wire::kHello, wire::encode(message), left_ns(),
+      [self = shared_from_this(), local](Result<rpc::Reply> reply) { self->greeted(local, std::move(reply)); }, fds);
 }
 
 void Opener::greeted(bool local, Result<rpc::Reply> reply) {
@@ -103,7 +111,8 @@ void Opener::greeted(bool local, Result<rpc::Reply> reply) {
   if (!reply) return finish(std::unexpected(reply.error()));
   auto answer = wire::decode_prefix<wire::HelloReply>(reply->payload);
   if (!answer) return finish(std::unexpected(answer.error()));
-  if (answer->instance != peer_.instance) return finish(fail(Code::kStale, "the peer was replaced during the handshake"));
+  if (answer->instance != peer_.instance)
+    return finish(fail(Code::kStale, "the peer was replaced during the handshake"));
   Link::Identity identity;
   identity.token = answer->token;
   identity.peer = answer->instance;
@@ -136,13 +145,16 @@ void Opener::finish(Result<LinkRef> link) {
 // --- acceptor ---
 
 Acceptor::Acceptor(Engine& engine, std::unique_ptr<io::Stream> stream, std::move_only_function<void()> over)
-    : engine_(engine), channel_(std::make_unique<rpc::Channel>(engine.reactor(), std::move(stream))),
-      over_(std::move(over)), deadline_(engine.reactor()) {}
+    : engine_(engine),
+      channel_(std::make_unique<rpc::Channel>(engine.reactor(), std::move(stream))),
+      over_(std::move(over)),
+      deadline_(engine.reactor()) {}
 
 void Acceptor::start() {
   deadline_.start(engine_.options().connect_timeout_ns, [this] { finish(); });
   channel_->start({
-      .request = [this](rpc::Incoming incoming, rpc::Responder responder) { request(std::move(incoming), std::move(responder)); },
+      .request = [this](rpc::Incoming incoming,
+                        rpc::Responder responder) { request(std::move(incoming), std::move(responder)); },
       .notice = {},
       .closed = [this](Error) { finish(); },
   });
@@ -156,9 +168,12 @@ void Acceptor::request(rpc::Incoming incoming, rpc::Responder responder) {
       if (auto agreed = agree({}, probe->protocol); !agreed) return responder.refuse(agreed.error());
       return responder.reply(wire::ProbeReply{{}, engine_.instance(), engine_.boot_id(), engine_.local_name()});
     }
-    case wire::kHello: return hello(std::move(incoming), std::move(responder));
-    case wire::kDataStream: return data_stream(std::move(incoming), std::move(responder));
-    default: return responder.refuse({Code::kInvalid, "say hello first"});
+    case wire::kHello:
+      return hello(std::move(incoming), std::move(responder));
+    case wire::kDataStream:
+      return data_stream(std::move(incoming), std::move(responder));
+    default:
+      return responder.refuse({Code::kInvalid, "say hello first"});
   }
 }
 

@@ -5,10 +5,12 @@
 namespace moontide::engine {
 
 Result<> Holds::add(Bytes id, Bytes payload, int64_t ttl_ns) {
-  if (id.empty() || id.size() > kIdBytesMax) return fail(Code::kInvalid, "hold id of " + std::to_string(id.size()) + " bytes");
+  if (id.empty() || id.size() > kIdBytesMax)
+    return fail(Code::kInvalid, "hold id of " + std::to_string(id.size()) + " bytes");
   if (ttl_ns <= 0) return fail(Code::kInvalid, "hold ttl of " + std::to_string(ttl_ns) + " ns");
   if (holds_.size() + ended_.size() >= count_max_) {
-    return fail(Code::kNoSpace, std::to_string(holds_.size()) + " holds and " + std::to_string(ended_.size()) + " ended ones not drained");
+    return fail(Code::kNoSpace, std::to_string(holds_.size()) + " holds and " + std::to_string(ended_.size()) +
+                                    " ended ones not drained");
   }
   Hold hold{std::move(payload), ttl_ns, reactor_.now_ns() + ttl_ns};
   if (!holds_.emplace(as_text(id), std::move(hold)).second) return fail(Code::kAlreadyExists, "the hold id is in use");
@@ -25,7 +27,8 @@ Result<> Holds::end(ByteView id) {
 
 std::vector<std::pair<Bytes, HoldEnd>> Holds::drain() {
   expire();
-  std::vector<std::pair<Bytes, HoldEnd>> out(std::make_move_iterator(ended_.begin()), std::make_move_iterator(ended_.end()));
+  std::vector<std::pair<Bytes, HoldEnd>> out(std::make_move_iterator(ended_.begin()),
+                                             std::make_move_iterator(ended_.end()));
   ended_.clear();
   return out;
 }
@@ -34,7 +37,8 @@ Result<Holds::Claimed> Holds::claim(ByteView id, uint64_t link) {
   expire();  // the timer may be late (a stopped process), the deadline is not
   auto hold = find(id);
   if (hold == holds_.end()) return fail(Code::kNotFound, "no such hold");
-  if (hold->second.claimed_by != 0 && hold->second.claimed_by != link) return fail(Code::kDenied, "another peer claimed the hold");
+  if (hold->second.claimed_by != 0 && hold->second.claimed_by != link)
+    return fail(Code::kDenied, "another peer claimed the hold");
   hold->second.claimed_by = link;
   hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
   return Claimed{&hold->second.payload, hold->second.ttl_ns};
@@ -43,7 +47,8 @@ Result<Holds::Claimed> Holds::claim(ByteView id, uint64_t link) {
 void Holds::renew(ByteView id, uint64_t link) {
   expire();
   auto hold = find(id);
-  if (hold != holds_.end() && hold->second.claimed_by == link) hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
+  if (hold != holds_.end() && hold->second.claimed_by == link)
+    hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
 }
 
 Result<> Holds::release(ByteView id, uint64_t link) {

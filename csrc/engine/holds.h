@@ -1,6 +1,6 @@
 // Holds: memory that one side keeps for another until the other has read it (prefill → decode). The holder names it by
-// an id and attaches a payload that says where things lie; a peer claims it, renews it by heartbeats while it reads, and
-// releases it. The answer to the release, "held until now", is what makes the bytes that were read count.
+// an id and attaches a payload that says where things lie; a peer claims it, renews it by heartbeats while it reads,
+// and releases it. The answer to the release, "held until now", is what makes the bytes that were read count.
 #pragma once
 
 #include <deque>

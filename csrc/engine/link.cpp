@@ -166,8 +166,10 @@ transport::Endpoint* Link::endpoint(std::string_view name) {
 
 void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
   switch (request.type) {
-    case wire::kPing: return responder.reply(Bytes{});
-    case wire::kPull: return engine_.pulls().pull(shared_from_this(), request.payload, std::move(responder));
+    case wire::kPing:
+      return responder.reply(Bytes{});
+    case wire::kPull:
+      return engine_.pulls().pull(shared_from_this(), request.payload, std::move(responder));
     case wire::kFence: {
       auto fence = wire::decode<wire::Fence>(request.payload);
       if (!fence) return responder.refuse(fence.error());
@@ -188,7 +190,8 @@ void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
       if (!released) return responder.refuse(released.error());
       return responder.reply(Bytes{});
     }
-    default: return engine_.dispatch(shared_from_this(), std::move(request), std::move(responder));
+    default:
+      return engine_.dispatch(shared_from_this(), std::move(request), std::move(responder));
   }
 }
 
@@ -215,7 +218,8 @@ void Link::handle_notice(rpc::Incoming notice) {
     case wire::kTransport: {
       auto message = wire::decode<wire::TransportMessage>(notice.payload);
       if (!message) return malformed(message.error());
-      if (auto* target = endpoint(message->transport)) target->message(std::move(message->payload), std::move(notice.fds));
+      if (auto* target = endpoint(message->transport))
+        target->message(std::move(message->payload), std::move(notice.fds));
       return;
     }
     case wire::kPullCancel: {
@@ -226,35 +230,41 @@ void Link::handle_notice(rpc::Incoming notice) {
       auto message = wire::decode<wire::HoldId>(notice.payload);
       return message ? engine_.holds().renew(message->id, number()) : malformed(message.error());
     }
-    default: return;  // a newer peer's notices are not ours to understand
+    default:
+      return;  // a newer peer's notices are not ours to understand
   }
 }
 
 void Link::call(uint16_t type, Bytes payload, int64_t timeout_ns, rpc::Channel::Answer answer) {
   if (channel_) return channel_->call(type, std::move(payload), timeout_ns, std::move(answer));
-  reactor().post([answer = std::move(answer)]() mutable { answer(fail(Code::kPeerLost, "the link to the peer is over")); });
+  reactor().post(
+      [answer = std::move(answer)]() mutable { answer(fail(Code::kPeerLost, "the link to the peer is over")); });
 }
 
 void Link::send(std::string_view transport, Bytes message, const std::vector<int>& fds) {
-  if (channel_) channel_->notify(wire::kTransport, wire::encode(wire::TransportMessage{std::string(transport), std::move(message)}), fds);
+  if (channel_)
+    channel_->notify(wire::kTransport, wire::encode(wire::TransportMessage{std::string(transport), std::move(message)}),
+                     fds);
 }
 
 void Link::open_stream(std::string_view transport, uint64_t id,
                        std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) {
   wire::DataStreamHello hello{identity_.token, std::string(transport), id};
   int64_t timeout_ns = engine_.options().connect_timeout_ns;
-  engine_.network().connect(identity_.peer_address, timeout_ns, [this, weak = weak_from_this(), hello, timeout_ns, opened = std::move(opened)](
-                                                                    Result<std::unique_ptr<io::Stream>> stream) mutable {
-    auto self = weak.lock();
-    if (!self || !open()) return;
-    if (!stream) return opened(std::unexpected(stream.error()));
-    auto channel = std::make_shared<rpc::Channel>(reactor(), std::move(*stream));
-    channel->start({});
-    channel->call(wire::kDataStream, wire::encode(hello), timeout_ns, [channel, opened = std::move(opened)](Result<rpc::Reply> reply) mutable {
-      if (!reply) return opened(std::unexpected(reply.error()));
-      opened(channel->detach());
-    });
-  });
+  engine_.network().connect(identity_.peer_address, timeout_ns,
+                            [this, weak = weak_from_this(), hello, timeout_ns,
+                             opened = std::move(opened)](Result<std::unique_ptr<io::Stream>> stream) mutable {
+                              auto self = weak.lock();
+                              if (!self || !open()) return;
+                              if (!stream) return opened(std::unexpected(stream.error()));
+                              auto channel = std::make_shared<rpc::Channel>(reactor(), std::move(*stream));
+                              channel->start({});
+                              channel->call(wire::kDataStream, wire::encode(hello), timeout_ns,
+                                            [channel, opened = std::move(opened)](Result<rpc::Reply> reply) mutable {
+                                              if (!reply) return opened(std::unexpected(reply.error()));
+                                              opened(channel->detach());
+                                            });
+                            });
 }
 
 void Link::accept_stream(const std::string& transport, uint64_t id, std::unique_ptr<io::Stream> stream) {
@@ -264,7 +274,8 @@ void Link::accept_stream(const std::string& transport, uint64_t id, std::unique_
 void Link::fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) {
   call(wire::kFence, wire::encode(wire::Fence{std::string(transport), id}), rpc::kNoTimeout,
        [this, weak = weak_from_this(), fenced = std::move(fenced)](Result<rpc::Reply>) mutable {
-         // no answer means that the link is over, and with it the peer's side of the stream (superseded by the next link)
+         // no answer means that the link is over, and with it the peer's side of the stream (superseded by the next
+         // link)
          if (auto self = weak.lock()) fenced();
        });
   suspect(engine_.options().progress_timeout_ns);

@@ -52,7 +52,9 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // Of the application on top of the engine: a request to the peer's handler of `type` (>= kApplicationFirst), a
   // notification of the link's end (kept until then).
   void call(uint16_t type, Bytes payload, int64_t timeout_ns, rpc::Channel::Answer answer);
-  void on_closed(std::move_only_function<void(const Error&)> callback) { closed_callbacks_.push_back(std::move(callback)); }
+  void on_closed(std::move_only_function<void(const Error&)> callback) {
+    closed_callbacks_.push_back(std::move(callback));
+  }
 
   const std::map<uint32_t, transport::RemoteRegionRef>& regions() const { return regions_; }
   transport::RemoteRegionRef region(uint32_t id) const;
@@ -77,7 +79,9 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   bool same_host() const override { return identity_.same_host; }
   bool same_instance() const override;
   InstanceId peer_instance() const override { return identity_.peer; }
-  const io::PeerCredentials* credentials() const override { return identity_.same_host ? &identity_.credentials : nullptr; }
+  const io::PeerCredentials* credentials() const override {
+    return identity_.same_host ? &identity_.credentials : nullptr;
+  }
   std::shared_ptr<memory::GenerationView> generations() const override { return identity_.generations; }
   void send(std::string_view transport, Bytes message, const std::vector<int>& fds) override;
   void open_stream(std::string_view transport, uint64_t id,

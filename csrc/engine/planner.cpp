@@ -41,11 +41,13 @@ Result<> Planner::add_record(const Record& record, uint32_t index) {
 }
 
 Result<> Planner::check(const Record& record, const transport::RemoteRegion& remote) const {
-  if (!target_.link || !target_.link->open()) return fail(Code::kPeerLost, "the link to the peer is over; open it again");
+  if (!target_.link || !target_.link->open())
+    return fail(Code::kPeerLost, "the link to the peer is over; open it again");
   if (!remote.live) return fail(Code::kStale, "the peer unregistered region " + std::to_string(remote.id));
   if (!range_inside(record.offset, record.length, remote.length)) {
     return fail(Code::kDenied, "offset " + std::to_string(record.offset) + " + " + std::to_string(record.length) +
-                                   " is outside remote region '" + remote.name + "' of " + std::to_string(remote.length) + " bytes");
+                                   " is outside remote region '" + remote.name + "' of " +
+                                   std::to_string(remote.length) + " bytes");
   }
   bool read = record.op == static_cast<uint32_t>(transport::Op::kRead);
   if ((remote.access & (read ? memory::kReadable : memory::kWritable)) == 0) {
@@ -61,7 +63,7 @@ void Planner::add_piece(transport::Op op, const memory::RegionRef& local, transp
   bool joins = !pieces.empty() && pieces.back().local + pieces.back().length == piece.local &&
                pieces.back().offset + pieces.back().length == piece.offset;
   if (!room || (!joins && pieces.size() >= kSlicePieces)) {
-    open_[op == transport::Op::kWrite].erase(target_.region.get());
+    std::erase(open_, &part);
     return add_piece(op, local, piece, index);
   }
   if (joins) {
@@ -80,10 +82,11 @@ void Planner::add_piece(transport::Op op, const memory::RegionRef& local, transp
 }
 
 Transfer::Part& Planner::part_for(transport::Op op, const memory::RegionRef& local) {
-  auto& open = open_[op == transport::Op::kWrite];
-  auto found = open.find(target_.region.get());
   // a part's local memory lies in one region, so that the peer can be asked to pull from it
-  if (found != open.end() && found->second->local == local) return *found->second;
+  for (auto at = open_.rbegin(); at != open_.rend(); ++at) {
+    Transfer::Part& part = **at;
+    if (part.slice.remote == target_.region && part.slice.op == op && part.local == local) return part;
+  }
   Transfer::Part& part = transfer_.parts_.emplace_back();
   part.slice.op = op;
   part.slice.remote = target_.region;
@@ -91,8 +94,8 @@ Transfer::Part& Planner::part_for(transport::Op op, const memory::RegionRef& loc
   part.slice.index = transfer_.parts_.size() - 1;
   part.link = target_.link;
   part.local = local;
-  if (!transfer_.pins_.contains(local.get())) transfer_.pins_.emplace(local.get(), memory::Pin(local));
-  open[target_.region.get()] = &part;
+  transfer_.pin(local);
+  open_.push_back(&part);
   return part;
 }
 

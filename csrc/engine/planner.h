@@ -22,8 +22,8 @@ class Planner {
   uint64_t last_handle_ = 0;
   Engine::Target target_;
   memory::RegionRef last_local_;
-  // the part that still takes pieces, by op and remote region
-  std::unordered_map<const transport::RemoteRegion*, Transfer::Part*> open_[2];
+  // the parts that still take pieces, one per op and remote region; the latest last
+  std::vector<Transfer::Part*> open_;
 };
 
 }  // namespace moontide::engine

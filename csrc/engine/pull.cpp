@@ -45,7 +45,8 @@ void PullEndpoint::post(transport::Slice& slice) {
 }
 
 void PullEndpoint::cancel(transport::Slice& slice) {
-  if (rpc::Channel* channel = link_.channel()) channel->notify(wire::kPullCancel, wire::encode(wire::PullCancel{slice.tag}));
+  if (rpc::Channel* channel = link_.channel())
+    channel->notify(wire::kPullCancel, wire::encode(wire::PullCancel{slice.tag}));
 }
 
 void PullEndpoint::close(const Error& cause) {
@@ -59,10 +60,12 @@ void PullServer::pull(const LinkRef& link, ByteView payload, rpc::Responder resp
   if (request->items.size() > kItemsMax) return responder.refuse({Code::kInvalid, "too many items in a pull"});
   std::vector<Record> records;
   for (const wire::PullItem& item : request->items) {
-    auto target = engine_.registry().check_remote(item.target, item.target_generation, item.target_offset, item.length, memory::kWritable);
+    auto target = engine_.registry().check_remote(item.target, item.target_generation, item.target_offset, item.length,
+                                                  memory::kWritable);
     if (!target) return responder.refuse(target.error());
     auto source = link->region(item.source);
-    if (!source || source->generation != item.source_generation) return responder.refuse({Code::kStale, "the source region is not known here"});
+    if (!source || source->generation != item.source_generation)
+      return responder.refuse({Code::kStale, "the source region is not known here"});
     records.push_back({static_cast<uint32_t>(transport::Op::kRead), 0,
                        reinterpret_cast<uint64_t>((*target)->address + item.target_offset),
                        engine_.handle(link, item.source), item.source_offset, item.length});
@@ -99,7 +102,8 @@ void PullServer::cancel(const LinkRef& link, uint64_t id) {
 
 void PullServer::link_closed(const Link& link) {
   std::vector<TransferRef> ending;
-  for (auto at = running_.lower_bound({link.number(), 0}); at != running_.end() && at->first.first == link.number(); ++at) {
+  for (auto at = running_.lower_bound({link.number(), 0}); at != running_.end() && at->first.first == link.number();
+       ++at) {
     ending.push_back(at->second);
   }
   for (auto& transfer : ending) transfer->cancel();

@@ -21,7 +21,7 @@ Transfer::~Transfer() = default;
 
 std::string Transfer::path() const {
   std::string out;
-  for (const std::string& name : paths_) out.append(out.empty() ? "" : "+").append(name);
+  for (std::string_view name : paths_) out.append(out.empty() ? "" : "+").append(name);
   return out;
 }
 
@@ -35,20 +35,23 @@ void Transfer::launch() {
   live_slices_ = parts_.size();
   for (Part& part : parts_) route(part);
   post_waiting();
-  if (!work_.empty() && !options_.caller_copies) run_in_reactor();
+  if (!options_.caller_copies) run_in_reactor();
   finish_if_complete();
 }
 
 // --- paths ---
 
 void Transfer::route(Part& part) {
-  part.endpoint = part.link->open() ? part.link->choose(*part.slice.remote, part.slice.op, *part.local, part.slice.attempts) : nullptr;
+  part.endpoint = part.link->open()
+                      ? part.link->choose(*part.slice.remote, part.slice.op, *part.local, part.slice.attempts)
+                      : nullptr;
   if (!part.endpoint) {
-    Error why = part.link->open() ? Error{Code::kUnsupported, "no path to region '" + part.slice.remote->name + "' of the peer"}
-                                  : Error{Code::kPeerLost, "the link to the peer is over"};
+    Error why = part.link->open()
+                    ? Error{Code::kUnsupported, "no path to region '" + part.slice.remote->name + "' of the peer"}
+                    : Error{Code::kPeerLost, "the link to the peer is over"};
     return settle(part, std::unexpected(why));
   }
-  std::string name(part.endpoint->name());
+  std::string_view name = part.endpoint->name();
   if (std::ranges::find(paths_, name) == paths_.end()) paths_.push_back(name);
   if (part.endpoint->facts().synchronous) {
     work_.push_back(&part);
@@ -59,10 +62,10 @@ void Transfer::route(Part& part) {
 }
 
 void Transfer::post_waiting() {
+  if (waiting_.empty()) return;
   auto self = shared_from_this();
-  for (size_t left = waiting_.size(); left > 0 && !waiting_.empty(); --left) {
-    Part* part = waiting_.front();
-    waiting_.pop_front();
+  for (Part* part : std::exchange(waiting_, {})) {  // posting may complete, and completing may add to the list
+    if (part->over) continue;
     if (part->endpoint->room() == 0) {
       waiting_.push_back(part);
       continue;
@@ -72,10 +75,14 @@ void Transfer::post_waiting() {
   }
 }
 
+void Transfer::pin(const memory::RegionRef& region) {
+  bool pinned = std::ranges::any_of(pins_, [&](const memory::Pin& held) { return held.region() == region; });
+  if (!pinned) pins_.emplace_back(region);
+}
+
 std::optional<Transfer::Work> Transfer::take_work() {
-  if (work_.empty()) return std::nullopt;
-  Part* part = work_.front();
-  work_.pop_front();
+  if (!has_work()) return std::nullopt;
+  Part* part = work_[work_next_++];
   work_bytes_ -= part->slice.length;
   part->posted = true;
   return Work{&part->slice, part->endpoint};
@@ -89,7 +96,7 @@ void Transfer::finish_work(const Work& work, Result<> outcome) {
 }
 
 void Transfer::run_in_reactor() {
-  if (reactor_running_ || work_.empty()) return;
+  if (reactor_running_ || !has_work()) return;
   reactor_running_ = true;
   engine_.reactor().post([self = shared_from_this()] {
     self->reactor_running_ = false;
@@ -133,7 +140,7 @@ void Transfer::settle(Part& part, const Result<>& outcome) {
   if (outcome) {
     auto& counters = engine_.mutable_counters();
     (part.slice.op == transport::Op::kRead ? counters.bytes_read : counters.bytes_written) += part.slice.length;
-    counters.bytes_by_path[std::string(part.endpoint->name())] += part.slice.length;
+    counters.count_path(part.endpoint->name(), part.slice.length);
   } else if (!done_) {
     fail_records(part, outcome.error());
   }
@@ -174,6 +181,7 @@ void Transfer::end_early(const Error& error) {
     if (!part.over) fail_records(part, error);
   }
   work_.clear();
+  work_next_ = 0;
   work_bytes_ = 0;
   waiting_.clear();
   set_done();  // the outcome comes first; what is under way ends behind it
@@ -191,7 +199,8 @@ void Transfer::end_early(const Error& error) {
 void Transfer::check_deadline(int64_t now_ns) {
   if (done_) return;
   post_waiting();
-  int64_t timeout = options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
+  int64_t timeout =
+      options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
   if (now_ns - last_progress_ns_ < timeout) return;
   std::vector<std::shared_ptr<Link>> links;
   for (Part& part : parts_) {

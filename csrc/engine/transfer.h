@@ -11,7 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
 #include "transport/transport.h"
@@ -23,9 +23,9 @@ class Link;
 
 // As it crosses from Python: one packed array of these per batch.
 struct Record {
-  uint32_t op = 0;     // transport::Op
-  uint32_t flags = 0;  // must be 0
-  uint64_t local = 0;  // address inside one registered region
+  uint32_t op = 0;      // transport::Op
+  uint32_t flags = 0;   // must be 0
+  uint64_t local = 0;   // address inside one registered region
   uint64_t handle = 0;  // Engine::handle
   uint64_t offset = 0;  // in the remote region
   uint64_t length = 0;  // 0 is a copy of nothing, and succeeds
@@ -101,6 +101,8 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   };
 
   void route(Part& part);
+  void pin(const memory::RegionRef& region);
+  bool has_work() const { return work_next_ < work_.size(); }
   void post_waiting();
   void settle(Part& part, const Result<>& outcome);
   void fail_records(const Part& part, const Error& error);
@@ -119,10 +121,11 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   uint64_t bytes_total_ = 0, bytes_moved_ = 0, work_bytes_ = 0;
   std::deque<Part> parts_;  // addresses stay
   size_t live_slices_ = 0;
-  std::deque<Part*> work_;     // for synchronous endpoints
-  std::deque<Part*> waiting_;  // for room at asynchronous ones
-  std::unordered_map<const memory::Region*, memory::Pin> pins_;
-  std::vector<std::string> paths_;
+  std::vector<Part*> work_;  // for synchronous endpoints; from work_next_ on
+  size_t work_next_ = 0;
+  std::vector<Part*> waiting_;  // for room at asynchronous ones
+  std::vector<memory::Pin> pins_;
+  std::vector<std::string_view> paths_;
   bool reactor_running_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,16 @@ constexpr int64_t kInterruptedEveryNs = 50 * kMillisecond;
 constexpr auto kParkTime = std::chrono::microseconds(200);
 constexpr int kParkRounds = 8;
 
+// A flag that the kernel clears in a forked child: asking costs a load, getpid() a system call.
+std::unique_ptr<const bool, void (*)(const bool*)> make_parent_flag() {
+  constexpr size_t kPage = 4096;
+  void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  MT_CHECK(page != MAP_FAILED, std::strerror(errno));
+  MT_CHECK(madvise(page, kPage, MADV_WIPEONFORK) == 0, std::strerror(errno));
+  *static_cast<bool*>(page) = true;
+  return {static_cast<const bool*>(page), [](const bool* flag) { munmap(const_cast<bool*>(flag), kPage); }};
+}
+
 void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -28,14 +39,14 @@ void spin_pause() {
 }  // namespace
 
 Driver::Driver(int64_t spin_ns)
-    : kick_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), spin_ns_(spin_ns), owner_pid_(getpid()) {
+    : kick_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), spin_ns_(spin_ns), parent_(make_parent_flag()) {
   MT_CHECK(kick_, std::strerror(errno));
   thread_ = std::thread([this] { run(); });
 }
 
 Driver::~Driver() { stop(); }
 
-bool Driver::forked() const { return getpid() != owner_pid_; }
+bool Driver::forked() const { return !*parent_; }
 
 std::unique_lock<std::mutex> Driver::lock() { return std::unique_lock(mutex_); }
 

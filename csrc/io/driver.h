@@ -31,11 +31,13 @@ class Driver {
   // Borrows the reactor until `ready` (called under the lock) is true or the deadline passes. Any thread but the
   // background one; several may wait at a time. `deadline_ns` is on the reactor's clock, INT64_MAX for none.
   // `ready` may be called by any thread that runs the reactor; what it looks at changes in turns of the reactor, or
-  // its change is followed by a post(). Returns what `ready` said last. `interrupted` is asked (without the lock) every 50 ms: true ends the wait early.
+  // its change is followed by a post(). Returns what `ready` said last. `interrupted` is asked (without the lock) every
+  // 50 ms: true ends the wait early.
   bool wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted = {});
 
   // Ends the background thread and every wait(); the reactor runs no more after this returns. In a forked child nothing
-  // is joined and `forked()` is true: there the lock may be held for ever by a thread that does not exist, so ask first.
+  // is joined and `forked()` is true: there the lock may be held for ever by a thread that does not exist, so ask
+  // first.
   void stop();
   bool forked() const;
 
@@ -66,7 +68,7 @@ class Driver {
   std::condition_variable park_;
 
   int64_t spin_ns_;
-  int owner_pid_;
+  std::unique_ptr<const bool, void (*)(const bool*)> parent_;  // true, and false in a forked child
   std::atomic<int> borrowers_{0};
   std::atomic<uint64_t> borrows_{0};
   std::atomic<bool> in_poll_{false};

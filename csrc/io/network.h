@@ -47,7 +47,15 @@ class StreamSink {
   // another span next time. An empty span pauses reading until Stream::resume().
   virtual MutableBytes want() = 0;
 
-  // `count` bytes were put at the start of the span that want() gave last, 0 < count <= its size.
+  // Asked right after want(): further places behind it, filled in their order by the same read. Returns how many of
+  // `more` were set.
+  virtual size_t want_more(std::span<MutableBytes> more) {
+    (void)more;
+    return 0;
+  }
+
+  // `count` bytes were put at the start of the span that want() gave last (and, once it was full, of those that
+  // want_more() gave), 0 < count <= their size.
   virtual void arrived(size_t count) = 0;
 
   // Descriptors that came along (local sockets only), before the bytes they were sent with.
@@ -86,8 +94,9 @@ class Stream {
   // (the kernel has a copy), with the cause of the end otherwise.
   virtual void write_reference(ByteView bytes, Sent sent) = 0;
 
-  // The same for several parts, sent together; `sent` runs once, for all of them.
-  virtual void write_references(std::span<const ByteView> parts, Sent sent) {
+  // The same for a copy of `head` and then several parts, sent together; `sent` runs once, for all of them.
+  virtual void write_references(ByteView head, std::span<const ByteView> parts, Sent sent) {
+    write(head);
     for (size_t i = 0; i + 1 < parts.size(); ++i) write_reference(parts[i], [](Result<>) {});
     write_reference(parts.empty() ? ByteView{} : parts.back(), std::move(sent));
   }

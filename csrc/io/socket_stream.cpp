@@ -17,6 +17,7 @@ namespace {
 // With this much room at the sink a read goes there alone: what follows is likely payload, too.
 constexpr size_t kDirectBytes = 16u << 10;
 constexpr size_t kReadMax = 1u << 20;
+constexpr size_t kPiecesMax = 258;  // of one read: the places of a slice, and the lookahead
 
 }  // namespace
 
@@ -152,10 +153,14 @@ void SocketStream::read_turn() {
       paused_ = true;
       return update_interest();
     }
-    const size_t direct = std::min(room.size(), kReadMax);
-    iovec pieces[2] = {{room.data(), direct}, {shared_->lookahead.get(), SocketShared::kLookaheadBytes}};
-    const int count = direct >= kDirectBytes ? 1 : 2;
-    const size_t asked = direct + (count == 2 ? SocketShared::kLookaheadBytes : 0);
+    iovec pieces[kPiecesMax];
+    int count = 0;
+    const size_t direct = gather(room, pieces, count);
+    size_t asked = direct;
+    if (direct < kDirectBytes) {
+      pieces[count++] = {shared_->lookahead.get(), SocketShared::kLookaheadBytes};
+      asked += SocketShared::kLookaheadBytes;
+    }
     const ssize_t got = receive(pieces, count, fds);
     if (got <= 0) {
       if (got < 0 && errno == EINTR) continue;
@@ -182,6 +187,21 @@ void SocketStream::read_turn() {
     }
     if (paused_ || static_cast<size_t>(got) < asked) return;  // epoll says when there is more
   }
+}
+
+// The sink's places for one read; returns their bytes and leaves an iovec free.
+size_t SocketStream::gather(MutableBytes first, iovec* pieces, int& count) {
+  size_t total = std::min(first.size(), kReadMax);
+  pieces[count++] = {first.data(), total};
+  if (total < first.size() || total >= kDirectBytes) return total;
+  MutableBytes more[kPiecesMax - 2];
+  const size_t given = sink_->want_more(more);
+  for (size_t i = 0; i < given && total < kReadMax; ++i) {
+    const size_t part = std::min(more[i].size(), kReadMax - total);
+    pieces[count++] = {more[i].data(), part};
+    total += part;
+  }
+  return total;
 }
 
 ssize_t SocketStream::receive(iovec* pieces, int count, std::vector<Fd>& fds) {

@@ -23,8 +23,10 @@ class SocketStream final : public Stream, private FdHandler {
   void start(StreamSink& sink) override;
   void resume() override;
   void write(ByteView bytes) override;
-  void write_reference(ByteView bytes, Sent sent) override { write_references(std::span(&bytes, 1), std::move(sent)); }
-  void write_references(std::span<const ByteView> parts, Sent sent) override;
+  void write_reference(ByteView bytes, Sent sent) override {
+    write_references({}, std::span(&bytes, 1), std::move(sent));
+  }
+  void write_references(ByteView head, std::span<const ByteView> parts, Sent sent) override;
   Result<> write_with_fds(ByteView bytes, const std::vector<int>& fds) override;
   size_t pending() const override { return pending_; }
   void close() override;
@@ -49,6 +51,7 @@ class SocketStream final : public Stream, private FdHandler {
   void post_pump();
   void read_turn();
   bool deliver(ByteView bytes, size_t& used);
+  size_t gather(MutableBytes first, iovec* pieces, int& count);
   ssize_t receive(iovec* pieces, int count, std::vector<Fd>& fds);
   void read_while_idle();
   void end(Error cause);

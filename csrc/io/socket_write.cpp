@@ -47,12 +47,18 @@ void SocketStream::write(ByteView bytes) {
   update_interest();
 }
 
-void SocketStream::write_references(std::span<const ByteView> parts, Sent sent) {
+void SocketStream::write_references(ByteView head, std::span<const ByteView> parts, Sent sent) {
   if (write_over_) {
     Error cause = write_error_.message.empty() ? Error{Code::kClosed, "the stream was closed"} : write_error_;
     return complete(std::move(sent), std::unexpected(std::move(cause)));
   }
   const bool first = queue_.empty();
+  if (!head.empty()) {
+    Piece piece;
+    piece.owned = to_bytes(head);
+    piece.rest = piece.owned;
+    queue_piece(std::move(piece));
+  }
   for (size_t i = 0; i < std::max<size_t>(parts.size(), 1); ++i) {
     Piece piece;
     if (!parts.empty()) piece.rest = parts[i];

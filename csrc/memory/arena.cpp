@@ -61,10 +61,11 @@ Result<std::shared_ptr<Mapping>> Mapping::map(int fd, size_t size) {
   int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0) return fail(Code::kDenied, std::string("not a sealed memfd: ") + std::strerror(errno));
   if ((seals & F_SEAL_SHRINK) == 0) return fail(Code::kDenied, "the arena may shrink: it is not sealed");
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0) return failed("fstat", size);
   if (size == 0 || static_cast<size_t>(info.st_size) != size) {
-    return fail(Code::kInvalid, "arena has " + std::to_string(info.st_size) + " bytes, announced were " + std::to_string(size));
+    return fail(Code::kInvalid,
+                "arena has " + std::to_string(info.st_size) + " bytes, announced were " + std::to_string(size));
   }
   void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return failed("mmap", size);

@@ -77,7 +77,8 @@ Result<RegionRef> Registry::find_local(uint64_t address, uint64_t length) const 
     uint64_t offset = address - reinterpret_cast<uintptr_t>(region->address);
     if (range_inside(offset, length, region->length)) return region;
   }
-  return fail(Code::kDenied, "local memory " + range_text(address, length) + " is not inside one registered region; register it first");
+  return fail(Code::kDenied, "local memory " + range_text(address, length) +
+                                 " is not inside one registered region; register it first");
 }
 
 Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint64_t offset, uint64_t length,
@@ -94,11 +95,13 @@ Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint6
                                   ", asked was " + std::to_string(generation));
   }
   if ((region.access & right) == 0) {
-    return fail(Code::kDenied, "region " + std::to_string(id) + " is not " + (right == kReadable ? "readable" : "writable"));
+    return fail(Code::kDenied,
+                "region " + std::to_string(id) + " is not " + (right == kReadable ? "readable" : "writable"));
   }
   if (!range_inside(offset, length, region.length)) {
-    return fail(Code::kDenied, "offset " + std::to_string(offset) + " + " + std::to_string(length) + " is outside region " +
-                                   std::to_string(id) + " of " + std::to_string(region.length) + " bytes");
+    return fail(Code::kDenied, "offset " + std::to_string(offset) + " + " + std::to_string(length) +
+                                   " is outside region " + std::to_string(id) + " of " + std::to_string(region.length) +
+                                   " bytes");
   }
   return found->second;
 }

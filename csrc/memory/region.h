@@ -76,7 +76,8 @@ class Registry {
   Result<RegionRef> find_local(uint64_t address, uint64_t length) const;
 
   // Law 3 and 6: what a peer names is checked here, by the owner. NOT_FOUND, STALE, DENIED (range or right).
-  Result<RegionRef> check_remote(uint32_t id, uint64_t generation, uint64_t offset, uint64_t length, Access right) const;
+  Result<RegionRef> check_remote(uint32_t id, uint64_t generation, uint64_t offset, uint64_t length,
+                                 Access right) const;
 
   RegionRef by_id(uint32_t id) const;
   const std::map<uint32_t, RegionRef>& all() const { return by_id_; }

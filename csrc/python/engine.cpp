@@ -71,7 +71,8 @@ Operation remove_region(const std::shared_ptr<Runtime>& runtime, uint32_t id) {
   return make_operation<void>(runtime, pending, [] { return py::none(); });
 }
 
-Operation open_link(const std::shared_ptr<Runtime>& runtime, const std::string& address, std::optional<double> timeout) {
+Operation open_link(const std::shared_ptr<Runtime>& runtime, const std::string& address,
+                    std::optional<double> timeout) {
   auto pending = std::make_shared<Pending<LinkRef>>();
   {
     py::gil_scoped_release nogil;
@@ -79,7 +80,8 @@ Operation open_link(const std::shared_ptr<Runtime>& runtime, const std::string& 
     int64_t timeout_ns = to_ns(timeout, runtime->engine().options().connect_timeout_ns);
     runtime->engine().open(address, timeout_ns, [pending](Result<LinkRef> link) { pending->set(std::move(link)); });
   }
-  return make_operation<LinkRef>(runtime, pending, [runtime](const LinkRef& link) { return py::cast(LinkHandle(runtime, link)); });
+  return make_operation<LinkRef>(runtime, pending,
+                                 [runtime](const LinkRef& link) { return py::cast(LinkHandle(runtime, link)); });
 }
 
 py::dict link_regions(const LinkHandle& handle) {
@@ -134,7 +136,8 @@ std::vector<std::pair<py::bytes, std::string>> drain_holds(Runtime& runtime) {
     ended = runtime.engine().holds().drain();
   }
   std::vector<std::pair<py::bytes, std::string>> out;
-  for (auto& [id, how] : ended) out.emplace_back(py::bytes(reinterpret_cast<const char*>(id.data()), id.size()), kNames[static_cast<int>(how)]);
+  for (auto& [id, how] : ended)
+    out.emplace_back(py::bytes(reinterpret_cast<const char*>(id.data()), id.size()), kNames[static_cast<int>(how)]);
   return out;
 }
 
@@ -174,8 +177,10 @@ void bind_link(py::module_& m) {
   };
   py::class_<LinkHandle>(m, "Link")
       .def_property_readonly("address", locked([](const engine::Link& link) { return link.peer_address(); }))
-      .def_property_readonly("instance_id", locked([](const engine::Link& link) { return link.peer_instance().text(); }))
-      .def_property_readonly("same_host", locked([](const engine::Link& link) { return link.same_host() || link.same_instance(); }))
+      .def_property_readonly("instance_id",
+                             locked([](const engine::Link& link) { return link.peer_instance().text(); }))
+      .def_property_readonly("same_host",
+                             locked([](const engine::Link& link) { return link.same_host() || link.same_instance(); }))
       .def_property_readonly("open", locked([](const engine::Link& link) { return link.open(); }))
       .def_property_readonly("paths", locked([](const engine::Link& link) { return link.paths(); }))
       .def("regions", &link_regions)
@@ -194,8 +199,10 @@ void bind_engine(py::module_& m) {
   py::class_<ArenaHandle>(m, "Arena", py::buffer_protocol())
       .def(py::init([](uint64_t length, const std::string& name) {
              return ArenaHandle{value_or_raise(memory::Arena::create(length, name.c_str())), length};
-           }), py::arg("length"), py::arg("name"))
-      .def_property_readonly("address", [](const ArenaHandle& a) { return reinterpret_cast<uint64_t>(a.arena->data()); })
+           }),
+           py::arg("length"), py::arg("name"))
+      .def_property_readonly("address",
+                             [](const ArenaHandle& a) { return reinterpret_cast<uint64_t>(a.arena->data()); })
       .def_property_readonly("length", [](const ArenaHandle& a) { return a.length; })
       .def_buffer([](ArenaHandle& a) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(a.arena->data()), static_cast<py::ssize_t>(a.length));
@@ -203,35 +210,58 @@ void bind_engine(py::module_& m) {
   py::class_<Runtime, std::shared_ptr<Runtime>>(m, "Runtime", "An engine with the thread that drives it.")
       .def(py::init(&make_runtime), py::arg("listen"), py::arg("progress_timeout"), py::arg("connect_timeout"),
            py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"))
-      .def_property_readonly("address", [](Runtime& r) { auto held = lock_or_raise(r); return r.engine().address(); })
-      .def_property_readonly("instance_id", [](Runtime& r) { auto held = lock_or_raise(r); return r.engine().instance().text(); })
-      .def("add_region", &add_region, py::arg("address"), py::arg("length"), py::arg("access"), py::arg("name"), py::arg("arena") = nullptr)
+      .def_property_readonly("address",
+                             [](Runtime& r) {
+                               auto held = lock_or_raise(r);
+                               return r.engine().address();
+                             })
+      .def_property_readonly("instance_id",
+                             [](Runtime& r) {
+                               auto held = lock_or_raise(r);
+                               return r.engine().instance().text();
+                             })
+      .def("add_region", &add_region, py::arg("address"), py::arg("length"), py::arg("access"), py::arg("name"),
+           py::arg("arena") = nullptr)
       .def("remove_region", &remove_region, py::arg("id"))
       .def("open", &open_link, py::arg("address"), py::arg("timeout") = py::none())
-      .def("submit", [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries, std::optional<double> timeout) {
-             return submit(runtime, pack_records(entries, op), timeout);
-           }, py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none())
-      .def("hold", [](Runtime& r, const py::bytes& id, const py::bytes& payload, double ttl) {
-             Bytes key = to_bytes(as_bytes(static_cast<std::string_view>(id))), value = to_bytes(as_bytes(static_cast<std::string_view>(payload)));
-             py::gil_scoped_release nogil;
-             auto held = lock_or_raise(r);
-             value_or_raise(r.engine().holds().add(std::move(key), std::move(value), static_cast<int64_t>(ttl * 1e9)));
-           }, py::arg("hold_id"), py::arg("payload"), py::arg("ttl"))
-      .def("end_hold", [](Runtime& r, const py::bytes& id) {
-             auto held = lock_or_raise(r);
-             value_or_raise(r.engine().holds().end(as_bytes(static_cast<std::string_view>(id))));
-           }, py::arg("hold_id"))
+      .def(
+          "submit",
+          [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries,
+             std::optional<double> timeout) { return submit(runtime, pack_records(entries, op), timeout); },
+          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none())
+      .def(
+          "hold",
+          [](Runtime& r, const py::bytes& id, const py::bytes& payload, double ttl) {
+            Bytes key = to_bytes(as_bytes(static_cast<std::string_view>(id))),
+                  value = to_bytes(as_bytes(static_cast<std::string_view>(payload)));
+            py::gil_scoped_release nogil;
+            auto held = lock_or_raise(r);
+            value_or_raise(r.engine().holds().add(std::move(key), std::move(value), static_cast<int64_t>(ttl * 1e9)));
+          },
+          py::arg("hold_id"), py::arg("payload"), py::arg("ttl"))
+      .def(
+          "end_hold",
+          [](Runtime& r, const py::bytes& id) {
+            auto held = lock_or_raise(r);
+            value_or_raise(r.engine().holds().end(as_bytes(static_cast<std::string_view>(id))));
+          },
+          py::arg("hold_id"))
       .def("drain_holds", &drain_holds)
       .def("stats", &stats)
-      .def("drive", [](Runtime& r, double seconds) {
-             // A wait for nothing: only its side effect is wanted, that this thread runs the reactor meanwhile.
-             { auto held = lock_or_raise(r); }
-             {
-               py::gil_scoped_release nogil;
-               r.wait([] { return false; }, seconds);
-             }
-             if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-           }, py::arg("seconds"))
+      .def(
+          "drive",
+          [](Runtime& r, double seconds) {
+            // A wait for nothing: only its side effect is wanted, that this thread runs the reactor meanwhile.
+            {
+              auto held = lock_or_raise(r);
+            }
+            {
+              py::gil_scoped_release nogil;
+              r.wait([] { return false; }, seconds);
+            }
+            if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+          },
+          py::arg("seconds"))
       .def_property_readonly("closed", &Runtime::closed)
       .def("close", &Runtime::close, py::call_guard<py::gil_scoped_release>());
   bind_link(m);

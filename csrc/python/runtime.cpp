@@ -45,7 +45,9 @@ Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, 
   return runtime;
 }
 
-std::shared_ptr<Runtime> Runtime::create_bare(int64_t spin_ns) { return std::shared_ptr<Runtime>(new Runtime(spin_ns)); }
+std::shared_ptr<Runtime> Runtime::create_bare(int64_t spin_ns) {
+  return std::shared_ptr<Runtime>(new Runtime(spin_ns));
+}
 
 Runtime::~Runtime() {
   if (driver_.forked()) {

@@ -29,6 +29,8 @@ store::MasterOptions master_options(const std::string& listen, double lease_s) {
   store::MasterOptions options;
   options.listen = listen;
   options.catalog.lease_ns = static_cast<int64_t>(lease_s * 1e9);
+  // Within a process nobody was before this master.
+  options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
   return options;
 }
 
@@ -36,14 +38,16 @@ std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& mast
   store::NodeOptions options;
   options.master = master;
   auto arena = value_or_raise(memory::Arena::create(lend, "moontide-pool"));
-  return value_or_raise(store::Node::create(runtime.reactor(), runtime.network(), runtime.engine(), std::move(arena), options));
+  return value_or_raise(
+      store::Node::create(runtime.reactor(), runtime.network(), runtime.engine(), std::move(arena), options));
 }
 
 // A handle of Python's on something that lives on the reactor: closed under the lock, at the latest with the runtime.
 template <class T>
 class Tenant {
  public:
-  Tenant(std::shared_ptr<Runtime> runtime, std::shared_ptr<T> value) : runtime_(std::move(runtime)), value_(std::move(value)) {}
+  Tenant(std::shared_ptr<Runtime> runtime, std::shared_ptr<T> value)
+      : runtime_(std::move(runtime)), value_(std::move(value)) {}
   Tenant(Tenant&&) noexcept = default;
   ~Tenant() { close(); }
 
@@ -78,14 +82,16 @@ Tenant<T> settle_in(const std::shared_ptr<Runtime>& runtime, std::shared_ptr<T> 
 
 using ClientHandle = Tenant<Pool>;
 
-ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend, double lease_s) {
+ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend,
+                         double lease_s) {
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
   auto pool = std::make_shared<Pool>();
   std::string address = master;
   if (master.empty()) {
     address = "inproc:pool-" + InstanceId::make(runtime->reactor().random()).text();
-    pool->master = value_or_raise(store::Master::create(runtime->reactor(), runtime->network(), master_options(address, lease_s)));
+    pool->master =
+        value_or_raise(store::Master::create(runtime->reactor(), runtime->network(), master_options(address, lease_s)));
   }
   if (lend > 0) pool->node = make_node(*runtime, address, lend);
   store::ClientOptions options;
@@ -99,14 +105,16 @@ ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::str
 py::list lengths_list(const Lengths& results) {
   py::list out(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
-    out[i] = results[i] ? py::object(py::int_(*results[i])) : make_exception(results[i].error().code, results[i].error().message);
+    out[i] = results[i] ? py::object(py::int_(*results[i]))
+                        : make_exception(results[i].error().code, results[i].error().message);
   }
   return out;
 }
 
 py::list codes_list(const std::vector<Code>& codes) {
   py::list out(codes.size());
-  for (size_t i = 0; i < codes.size(); ++i) out[i] = codes[i] == Code::kOk ? py::object(py::none()) : make_exception(codes[i], "");
+  for (size_t i = 0; i < codes.size(); ++i)
+    out[i] = codes[i] == Code::kOk ? py::object(py::none()) : make_exception(codes[i], "");
   return out;
 }
 
@@ -163,9 +171,10 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
   return handle;
 }
 
-BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys, const std::vector<std::vector<Range>>& parts,
-                bool async, std::optional<double> timeout) {
-  if (keys.size() != parts.size()) raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
+BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
+                const std::vector<std::vector<Range>>& parts, bool async, std::optional<double> timeout) {
+  if (keys.size() != parts.size())
+    raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   std::vector<store::PutItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}});
   return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
@@ -173,9 +182,10 @@ BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys
   });
 }
 
-BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys, const std::vector<std::vector<Range>>& parts,
-                std::optional<double> timeout) {
-  if (keys.size() != parts.size()) raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
+BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys,
+                const std::vector<std::vector<Range>>& parts, std::optional<double> timeout) {
+  if (keys.size() != parts.size())
+    raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   std::vector<store::GetItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i])});
   return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
@@ -220,47 +230,78 @@ void bind_client(py::module_& m) {
   py::class_<BatchHandle>(m, "Batch", "Puts or gets under way: one result per key.")
       .def_property_readonly("done", [](const BatchHandle& b) { return b.outcome.done(); })
       .def_property_readonly("quiet", &BatchHandle::is_quiet)
-      .def("wait", [](const BatchHandle& b, std::optional<double> timeout) { return b.outcome.wait(timeout); }, py::arg("timeout") = py::none())
-      .def("watch", [](const BatchHandle& b, std::shared_ptr<Notifier> n, uint64_t token) { b.outcome.watch(std::move(n), token); },
-           py::arg("notifier"), py::arg("token"))
+      .def(
+          "wait", [](const BatchHandle& b, std::optional<double> timeout) { return b.outcome.wait(timeout); },
+          py::arg("timeout") = py::none())
+      .def(
+          "watch",
+          [](const BatchHandle& b, std::shared_ptr<Notifier> n, uint64_t token) {
+            b.outcome.watch(std::move(n), token);
+          },
+          py::arg("notifier"), py::arg("token"))
       .def("quieted", &BatchHandle::quieted)
       .def("cancel", &BatchHandle::cancel);
   py::class_<ClientHandle>(m, "StoreClient")
       .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"))
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("timeout") = py::none())
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("timeout") = py::none())
-      .def("stat", [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
-             return ask<Lengths>(h, [&](store::Client& c, auto set) { c.lengths(std::move(keys), timeout_ns(timeout), std::move(set)); }, lengths_list);
-           }, py::arg("keys"), py::arg("timeout") = py::none())
-      .def("exists", [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
-             return ask<std::vector<Code>>(h, [&](store::Client& c, auto set) { c.exists(std::move(keys), timeout_ns(timeout), std::move(set)); }, codes_list);
-           }, py::arg("keys"), py::arg("timeout") = py::none())
-      .def("remove", [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
-             return ask<std::vector<Code>>(h, [&](store::Client& c, auto set) { c.remove(std::move(keys), timeout_ns(timeout), std::move(set)); }, codes_list);
-           }, py::arg("keys"), py::arg("timeout") = py::none())
-      .def("list", [](const ClientHandle& h, const std::string& prefix, const std::string& after, uint32_t limit) {
-             return ask<wire::ListReply>(h, [&](store::Client& c, auto set) { c.list(prefix, after, limit, 0, std::move(set)); },
-                                         [](const wire::ListReply& reply) {
-                                           py::list out;
-                                           for (const auto& item : reply.items) out.append(py::make_tuple(py::bytes(item.key), item.length));
-                                           return py::make_tuple(out, py::bytes(reply.resume_after));
-                                         });
-           }, py::arg("prefix"), py::arg("start_after"), py::arg("limit"))
-      .def("pool_stats", [](const ClientHandle& h) {
-             return ask<wire::PoolStatsReply>(h, [](store::Client& c, auto set) { c.pool_stats(0, std::move(set)); },
-                                              [](const wire::PoolStatsReply& reply) {
-                                                py::dict out;
-                                                for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
-                                                return out;
-                                              });
+      .def(
+          "stat",
+          [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+            return ask<Lengths>(
+                h, [&](store::Client& c, auto set) { c.lengths(std::move(keys), timeout_ns(timeout), std::move(set)); },
+                lengths_list);
+          },
+          py::arg("keys"), py::arg("timeout") = py::none())
+      .def(
+          "exists",
+          [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+            return ask<std::vector<Code>>(
+                h, [&](store::Client& c, auto set) { c.exists(std::move(keys), timeout_ns(timeout), std::move(set)); },
+                codes_list);
+          },
+          py::arg("keys"), py::arg("timeout") = py::none())
+      .def(
+          "remove",
+          [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+            return ask<std::vector<Code>>(
+                h, [&](store::Client& c, auto set) { c.remove(std::move(keys), timeout_ns(timeout), std::move(set)); },
+                codes_list);
+          },
+          py::arg("keys"), py::arg("timeout") = py::none())
+      .def(
+          "list",
+          [](const ClientHandle& h, const std::string& prefix, const std::string& after, uint32_t limit) {
+            return ask<wire::ListReply>(
+                h, [&](store::Client& c, auto set) { c.list(prefix, after, limit, 0, std::move(set)); },
+                [](const wire::ListReply& reply) {
+                  py::list out;
+                  for (const auto& item : reply.items) out.append(py::make_tuple(py::bytes(item.key), item.length));
+                  return py::make_tuple(out, py::bytes(reply.resume_after));
+                });
+          },
+          py::arg("prefix"), py::arg("start_after"), py::arg("limit"))
+      .def("pool_stats",
+           [](const ClientHandle& h) {
+             return ask<wire::PoolStatsReply>(
+                 h, [](store::Client& c, auto set) { c.pool_stats(0, std::move(set)); },
+                 [](const wire::PoolStatsReply& reply) {
+                   py::dict out;
+                   for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
+                   return out;
+                 });
            })
-      .def("committed", [](const ClientHandle& h) {
-             auto pending = std::make_shared<Pending<void>>();
-             h.with([&](Pool& pool) { pool.client->when_committed([pending] { pending->set({}); }); });
-             return make_operation<void>(h.runtime(), pending, [] { return py::none(); });
-           }, "Done once no asynchronous commit is pending.")
+      .def(
+          "committed",
+          [](const ClientHandle& h) {
+            auto pending = std::make_shared<Pending<void>>();
+            h.with([&](Pool& pool) { pool.client->when_committed([pending] { pending->set({}); }); });
+            return make_operation<void>(h.runtime(), pending, [] { return py::none(); });
+          },
+          "Done once no asynchronous commit is pending.")
       .def("counters", &counters)
-      .def_property_readonly("connected", [](const ClientHandle& h) { return h.with([](Pool& p) { return p.client->connected(); }); })
+      .def_property_readonly(
+          "connected", [](const ClientHandle& h) { return h.with([](Pool& p) { return p.client->connected(); }); })
       .def("close", &ClientHandle::close);
 }
 
@@ -274,12 +315,15 @@ void bind_store(py::module_& m) {
              py::gil_scoped_release nogil;
              auto runtime = Runtime::create_bare(0);
              auto held = lock_or_raise(*runtime);
-             std::shared_ptr<store::Master> master =
-                 value_or_raise(store::Master::create(runtime->reactor(), runtime->network(), master_options(listen, lease)));
+             std::shared_ptr<store::Master> master = value_or_raise(
+                 store::Master::create(runtime->reactor(), runtime->network(), master_options(listen, lease)));
              return settle_in(runtime, std::move(master));
-           }), py::arg("listen"), py::arg("lease"))
-      .def_property_readonly("address", [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
-      .def_property_readonly("term", [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
+           }),
+           py::arg("listen"), py::arg("lease"))
+      .def_property_readonly("address",
+                             [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
+      .def_property_readonly("term",
+                             [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
       .def("close", [](MasterHandle& h) {
         h.close();
         py::gil_scoped_release nogil;
@@ -291,10 +335,14 @@ void bind_store(py::module_& m) {
              py::gil_scoped_release nogil;
              auto held = lock_or_raise(*runtime);
              return settle_in(runtime, std::shared_ptr<store::Node>(make_node(*runtime, master, lend)));
-           }), py::arg("runtime"), py::arg("master"), py::arg("lend"))
-      .def_property_readonly("joined", [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
-      .def_property_readonly("term", [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.term(); }); })
-      .def_property_readonly("last_error", [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.last_error(); }); })
+           }),
+           py::arg("runtime"), py::arg("master"), py::arg("lend"))
+      .def_property_readonly("joined",
+                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
+      .def_property_readonly("term",
+                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.term(); }); })
+      .def_property_readonly("last_error",
+                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.last_error(); }); })
       .def("close", &NodeHandle::close);
 }
 

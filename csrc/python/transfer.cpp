@@ -17,7 +17,9 @@ std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
   if (PyTuple_Check(local.ptr()) && PyTuple_GET_SIZE(local.ptr()) == 2) {
     auto [address, length] = local_memory(PyTuple_GET_ITEM(local.ptr(), 0));
     auto offset = py::cast<uint64_t>(py::handle(PyTuple_GET_ITEM(local.ptr(), 1)));
-    if (offset > length) raise({Code::kInvalid, "offset " + std::to_string(offset) + " is outside the local region of " + std::to_string(length) + " bytes"});
+    if (offset > length)
+      raise({Code::kInvalid, "offset " + std::to_string(offset) + " is outside the local region of " +
+                                 std::to_string(length) + " bytes"});
     return {address + offset, length - offset};
   }
   if (py::hasattr(local, "_range")) {  // Region, Arena
@@ -36,9 +38,11 @@ std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
 }
 
 engine::Record pack_record(py::handle entry, uint32_t op) {
-  py::object fast = py::reinterpret_steal<py::object>(PySequence_Fast(entry.ptr(), "an entry is (local, remote region, offset, length)"));
+  py::object fast = py::reinterpret_steal<py::object>(
+      PySequence_Fast(entry.ptr(), "an entry is (local, remote region, offset, length)"));
   if (!fast) throw py::error_already_set();
-  if (PySequence_Fast_GET_SIZE(fast.ptr()) != 4) raise({Code::kInvalid, "an entry is (local, remote region, offset, length)"});
+  if (PySequence_Fast_GET_SIZE(fast.ptr()) != 4)
+    raise({Code::kInvalid, "an entry is (local, remote region, offset, length)"});
   PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
   engine::Record record;
   record.op = op;
@@ -53,7 +57,9 @@ engine::Record pack_record(py::handle entry, uint32_t op) {
   };
   record.offset = number(items[2], "offset");
   record.length = number(items[3], "length");
-  if (record.length > room) raise({Code::kInvalid, "length " + std::to_string(record.length) + " is more than the local memory of " + std::to_string(room) + " bytes"});
+  if (record.length > room)
+    raise({Code::kInvalid, "length " + std::to_string(record.length) + " is more than the local memory of " +
+                               std::to_string(room) + " bytes"});
   return record;
 }
 
@@ -159,8 +165,16 @@ void bind_transfer(py::module_& m) {
     };
   };
   py::class_<TransferHandle>(m, "Transfer")
-      .def_property_readonly("done", [](const TransferHandle& h) { auto held = h.runtime->driver().lock(); return h.outcome->done; })
-      .def_property_readonly("quiet", [](const TransferHandle& h) { auto held = h.runtime->driver().lock(); return h.quiet->done; })
+      .def_property_readonly("done",
+                             [](const TransferHandle& h) {
+                               auto held = h.runtime->driver().lock();
+                               return h.outcome->done;
+                             })
+      .def_property_readonly("quiet",
+                             [](const TransferHandle& h) {
+                               auto held = h.runtime->driver().lock();
+                               return h.quiet->done;
+                             })
       .def_property_readonly("nbytes", locked([](const engine::Transfer& t) { return t.bytes(); }))
       .def_property_readonly("nbytes_moved", locked([](const engine::Transfer& t) { return t.bytes_moved(); }))
       .def_property_readonly("path", locked([](const engine::Transfer& t) { return t.path(); }))
@@ -168,19 +182,25 @@ void bind_transfer(py::module_& m) {
       .def("wait", &TransferHandle::wait, py::arg("timeout") = py::none())
       .def("wait_quiet", &TransferHandle::wait_quiet, py::arg("timeout") = py::none())
       .def("cancel", &TransferHandle::cancel)
-      .def("watch", [](const TransferHandle& h, std::shared_ptr<Notifier> notifier, uint64_t token) {
-        py::gil_scoped_release nogil;
-        auto held = h.runtime->driver().lock();
-        h.outcome->watch(std::move(notifier), token);
-      }, py::arg("notifier"), py::arg("token"));
+      .def(
+          "watch",
+          [](const TransferHandle& h, std::shared_ptr<Notifier> notifier, uint64_t token) {
+            py::gil_scoped_release nogil;
+            auto held = h.runtime->driver().lock();
+            h.outcome->watch(std::move(notifier), token);
+          },
+          py::arg("notifier"), py::arg("token"));
 
-  m.def("buffer_address", [](const py::buffer& buffer) {
-    Py_buffer view;
-    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
-    auto address = reinterpret_cast<uint64_t>(view.buf);
-    PyBuffer_Release(&view);
-    return address;
-  }, py::arg("view"), "Where the memory of a contiguous buffer starts.");
+  m.def(
+      "buffer_address",
+      [](const py::buffer& buffer) {
+        Py_buffer view;
+        if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+        auto address = reinterpret_cast<uint64_t>(view.buf);
+        PyBuffer_Release(&view);
+        return address;
+      },
+      py::arg("view"), "Where the memory of a contiguous buffer starts.");
 
   struct Prepared {
     std::shared_ptr<Runtime> runtime;
@@ -189,11 +209,15 @@ void bind_transfer(py::module_& m) {
   py::class_<Prepared>(m, "Prepared")
       .def(py::init([](std::shared_ptr<Runtime> runtime, const py::object& entries, uint32_t op) {
              return Prepared{std::move(runtime), pack_records(entries, op)};
-           }), py::arg("runtime"), py::arg("entries"), py::arg("op"))
+           }),
+           py::arg("runtime"), py::arg("entries"), py::arg("op"))
       .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
-      .def("post", [](const Prepared& prepared, std::optional<double> timeout_s) {
-        return submit(prepared.runtime, prepared.records, timeout_s);
-      }, py::arg("timeout") = py::none());
+      .def(
+          "post",
+          [](const Prepared& prepared, std::optional<double> timeout_s) {
+            return submit(prepared.runtime, prepared.records, timeout_s);
+          },
+          py::arg("timeout") = py::none());
 
   py::class_<RemoteRegionHandle>(m, "RemoteRegion", "A peer's region: what entries name as their remote side.")
       .def_readonly("handle", &RemoteRegionHandle::handle)
@@ -201,8 +225,10 @@ void bind_transfer(py::module_& m) {
       .def_readonly("generation", &RemoteRegionHandle::generation)
       .def_readonly("length", &RemoteRegionHandle::length)
       .def_readonly("name", &RemoteRegionHandle::name)
-      .def_property_readonly("readable", [](const RemoteRegionHandle& r) { return (r.access & memory::kReadable) != 0; })
-      .def_property_readonly("writable", [](const RemoteRegionHandle& r) { return (r.access & memory::kWritable) != 0; });
+      .def_property_readonly("readable",
+                             [](const RemoteRegionHandle& r) { return (r.access & memory::kReadable) != 0; })
+      .def_property_readonly("writable",
+                             [](const RemoteRegionHandle& r) { return (r.access & memory::kWritable) != 0; });
 }
 
 }  // namespace moontide::python

@@ -38,8 +38,8 @@ void Channel::call(uint16_t type, Bytes payload, int64_t timeout_ns, Answer answ
   if (!stream_) {
     refusal = {Code::kPeerLost, "the connection is closed"};
   } else if (calls_.size() >= limits_.requests_out_max || stream_->pending() > limits_.pending_bytes_max) {
-    refusal = {Code::kOverloaded, std::to_string(calls_.size()) + " requests and " + std::to_string(stream_->pending()) +
-                                      " bytes are waiting on this connection"};
+    refusal = {Code::kOverloaded, std::to_string(calls_.size()) + " requests and " +
+                                      std::to_string(stream_->pending()) + " bytes are waiting on this connection"};
   } else if (payload.size() > wire::kFramePayloadMax) {
     refusal = {Code::kTooLarge, "message of " + std::to_string(payload.size()) + " bytes"};
   } else {
@@ -58,7 +58,8 @@ void Channel::call(uint16_t type, Bytes payload, int64_t timeout_ns, Answer answ
     send(header, payload, fds);
     return;
   }
-  reactor_.post([answer = std::move(answer), refusal = std::move(refusal)]() mutable { answer(std::unexpected(refusal)); });
+  reactor_.post(
+      [answer = std::move(answer), refusal = std::move(refusal)]() mutable { answer(std::unexpected(refusal)); });
 }
 
 void Channel::notify(uint16_t type, Bytes payload, const std::vector<int>& fds) {
@@ -189,12 +190,14 @@ void Channel::finish(Error cause, Code for_calls) {
   stream_->close();
   // the stream may be the caller: it goes in a later turn
   reactor_.post([stream = std::shared_ptr<io::Stream>(std::move(stream_))] {});
-  std::vector<std::pair<uint64_t, Call>> calls(std::make_move_iterator(calls_.begin()), std::make_move_iterator(calls_.end()));
+  std::vector<std::pair<uint64_t, Call>> calls(std::make_move_iterator(calls_.begin()),
+                                               std::make_move_iterator(calls_.end()));
   calls_.clear();
   std::ranges::sort(calls, {}, [](const auto& item) { return item.first; });
   for (auto& [id, call] : calls) {
     reactor_.cancel(call.timer);
-    reactor_.post([answer = std::move(call.answer), cause, for_calls]() mutable { answer(fail(for_calls, cause.message)); });
+    reactor_.post(
+        [answer = std::move(call.answer), cause, for_calls]() mutable { answer(fail(for_calls, cause.message)); });
   }
   if (for_calls == Code::kPeerLost && handlers_.closed) {
     auto on_closed = std::move(handlers_.closed);

@@ -56,8 +56,8 @@ class Responder {
 };
 
 struct ChannelLimits {
-  size_t requests_in_max = 4096;    // unanswered requests of the peer; beyond it reading pauses
-  size_t requests_out_max = 65536;  // own calls outstanding; beyond it OVERLOADED
+  size_t requests_in_max = 4096;         // unanswered requests of the peer; beyond it reading pauses
+  size_t requests_out_max = 65536;       // own calls outstanding; beyond it OVERLOADED
   size_t pending_bytes_max = 64u << 20;  // queued for sending; beyond it calls fail with OVERLOADED
 };
 
@@ -68,7 +68,7 @@ class Channel final : private io::StreamSink {
   struct Handlers {
     std::move_only_function<void(Incoming request, Responder responder)> request;  // absent: UNSUPPORTED
     std::move_only_function<void(Incoming notice)> notice;                         // absent: dropped
-    std::move_only_function<void(Error cause)> closed;  // the last thing the channel calls
+    std::move_only_function<void(Error cause)> closed;                             // the last thing the channel calls
   };
 
   Channel(io::Reactor& reactor, std::unique_ptr<io::Stream> stream, ChannelLimits limits = {});

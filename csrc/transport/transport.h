@@ -75,12 +75,12 @@ struct Slice {
 
 // What an endpoint is like; facts, not wishes.
 struct Facts {
-  bool synchronous = false;     // copies in the calling thread by copy(); else post() and completed()
+  bool synchronous = false;  // copies in the calling thread by copy(); else post() and completed()
   bool reads = true;
-  bool writes = true;           // false: the owner has to pull (the engine asks it to)
+  bool writes = true;  // false: the owner has to pull (the engine asks it to)
   uint64_t slice_bytes = 1u << 20;
   uint32_t slice_pieces = 256;
-  double latency_us = 0;        // to begin with, for choosing a path
+  double latency_us = 0;  // to begin with, for choosing a path
   double bytes_per_us = 0;
 };
 

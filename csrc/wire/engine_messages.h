@@ -16,19 +16,19 @@ inline constexpr uint16_t kProtocolMin = 1;
 inline constexpr uint16_t kProtocolMax = 1;
 
 enum EngineMessage : uint16_t {
-  kProbe = 1,       // request: who are you, which protocols, how are you reached on one host
-  kHello = 2,       // request: this connection is the control channel of a new link
-  kDataStream = 3,  // request: this connection is a data stream of a link; after the reply it carries no messages
-  kRegions = 4,     // notice: regions that can be reached now
-  kRegionGone = 5,  // notice
-  kReady = 6,       // notice: which transports this side can use on the link
-  kTransport = 7,   // notice between the endpoints of one transport, with descriptors
-  kFence = 8,       // request: drop a data stream; the reply says that nothing of it lands any more
-  kPull = 9,        // request: read from my memory into yours
-  kPullCancel = 10, // notice
-  kPing = 11,       // request
-  kHoldClaim = 20,  // request
-  kHoldRenew = 21,  // notice
+  kProbe = 1,         // request: who are you, which protocols, how are you reached on one host
+  kHello = 2,         // request: this connection is the control channel of a new link
+  kDataStream = 3,    // request: this connection is a data stream of a link; after the reply it carries no messages
+  kRegions = 4,       // notice: regions that can be reached now
+  kRegionGone = 5,    // notice
+  kReady = 6,         // notice: which transports this side can use on the link
+  kTransport = 7,     // notice between the endpoints of one transport, with descriptors
+  kFence = 8,         // request: drop a data stream; the reply says that nothing of it lands any more
+  kPull = 9,          // request: read from my memory into yours
+  kPullCancel = 10,   // notice
+  kPing = 11,         // request
+  kHoldClaim = 20,    // request
+  kHoldRenew = 21,    // notice
   kHoldRelease = 22,  // request
   kApplicationFirst = 256,  // from here on: whoever uses the engine
 };
@@ -55,8 +55,8 @@ struct ProbeReply {
 struct Hello {
   ProtocolRange protocol;
   InstanceId instance;
-  std::string address;  // where this side listens
-  bool local = false;   // over the local socket, with the generation table's descriptor
+  std::string address;                 // where this side listens
+  bool local = false;                  // over the local socket, with the generation table's descriptor
   std::vector<InstanceId> superseded;  // tokens of earlier links that must be over before this one counts
   auto fields() { return std::tie(protocol, instance, address, local, superseded); }
 };
@@ -134,7 +134,9 @@ struct PullItem {
   uint64_t target_generation = 0;
   uint64_t target_offset = 0;
   uint64_t length = 0;
-  auto fields() { return std::tie(source, source_generation, source_offset, target, target_generation, target_offset, length); }
+  auto fields() {
+    return std::tie(source, source_generation, source_offset, target, target_generation, target_offset, length);
+  }
 };
 
 struct Pull {

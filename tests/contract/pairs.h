@@ -22,7 +22,7 @@ namespace moontide::contract {
 class Pair {
  public:
   virtual ~Pair() = default;
-  virtual std::string name() const = 0;      // as Transfer::path() gives it for reads
+  virtual std::string name() const = 0;  // as Transfer::path() gives it for reads
   virtual std::string write_path() const { return name(); }
   virtual engine::Engine& reader() = 0;
   virtual engine::Engine& owner() = 0;

@@ -104,10 +104,12 @@ TEST_CASE("contract: a thousand scattered pieces in random order, both ways") {
         records.push_back(op == kRead ? scene.record(op, to, from, kPiece) : scene.record(op, from, to, kPiece));
       }
       auto transfer = scene.run(records);
-      CHECK_MESSAGE(std::ranges::all_of(transfer->results(), [](Code c) { return c == Code::kOk; }), transfer->error().text());
+      CHECK_MESSAGE(std::ranges::all_of(transfer->results(), [](Code c) { return c == Code::kOk; }),
+                    transfer->error().text());
       bool exact = true;
       for (size_t i = 0; i < kPieces; ++i) {
-        exact &= std::ranges::equal(target.subspan(i * kPiece, kPiece), ByteView(bytes).subspan(order[i] * kPiece, kPiece));
+        exact &=
+            std::ranges::equal(target.subspan(i * kPiece, kPiece), ByteView(bytes).subspan(order[i] * kPiece, kPiece));
       }
       CHECK(exact);
     }
@@ -125,18 +127,18 @@ TEST_CASE("contract: each bad record has its own result, and the good ones of th
     const uint64_t readonly_handle = scene.pair->handle(scene.link, readonly);
     std::vector<Record> records = {
         scene.record(kRead, 0, 0, 4096),
-        scene.record(kRead, 8192, kSize - 100, 101),           // one byte too far
-        scene.record(kRead, 8192, kSize, 1),                   // behind the end
-        scene.record(kRead, 8192, UINT64_MAX - 10, 100),       // wraps
-        scene.record(kRead, 8192, 0, uint64_t{1} << 63),       // longer than anything
-        scene.record(kRead, 8192, 0, UINT64_MAX),              //
-        scene.record(kRead, kSize - 10, 0, 11),                // out of the local region
-        {kRead, 0, 4096, scene.handle, 0, 16},                 // local memory that is nobody's
+        scene.record(kRead, 8192, kSize - 100, 101),                    // one byte too far
+        scene.record(kRead, 8192, kSize, 1),                            // behind the end
+        scene.record(kRead, 8192, UINT64_MAX - 10, 100),                // wraps
+        scene.record(kRead, 8192, 0, uint64_t{1} << 63),                // longer than anything
+        scene.record(kRead, 8192, 0, UINT64_MAX),                       //
+        scene.record(kRead, kSize - 10, 0, 11),                         // out of the local region
+        {kRead, 0, 4096, scene.handle, 0, 16},                          // local memory that is nobody's
         {kRead, 0, scene.record(kRead, 0, 0, 0).local, 999999, 0, 16},  // no such handle
         {7, 0, scene.record(kRead, 0, 0, 0).local, scene.handle, 0, 16},
         {kRead, 0, scene.record(kRead, 0, 0, 0).local, secret_handle, 0, 16},
         {kWrite, 0, scene.record(kRead, 0, 0, 0).local, readonly_handle, 0, 16},
-        scene.record(kRead, 5, 17, 0),                         // nothing, which is fine
+        scene.record(kRead, 5, 17, 0),  // nothing, which is fine
         scene.record(kRead, 4096, 4096, 4096),
     };
     auto transfer = scene.run(records);
@@ -253,7 +255,8 @@ TEST_CASE("contract: the owner's end ends every transfer, with a cause, and the 
     for (auto& transfer : {*read, *write}) {
       const Code result = transfer->results()[0];
       CAPTURE(code_name(result));
-      CHECK((result == Code::kOk || result == Code::kPeerLost || result == Code::kTimedOut || result == Code::kUnavailable));
+      CHECK((result == Code::kOk || result == Code::kPeerLost || result == Code::kTimedOut ||
+             result == Code::kUnavailable));
     }
     REQUIRE(scene.pair->run_until([&] { return !scene.link->open(); }));
     CHECK(scene.run({scene.record(kRead, 0, 0, 16)})->results()[0] == Code::kPeerLost);
@@ -273,7 +276,8 @@ TEST_CASE("contract: many transfers at a time in both directions, all exact") {
     std::ranges::copy(ByteView(bytes).subspan(kSize / 2), scene.ours->bytes().subspan(kSize / 2).begin());
     std::vector<TransferRef> transfers;
     for (size_t i = 0; i < kParts / 2; ++i) {  // their lower half to ours, our upper half to theirs
-      transfers.push_back(*scene.pair->reader().submit(std::vector{scene.record(kRead, i * kPart, i * kPart, kPart)}, {}));
+      transfers.push_back(
+          *scene.pair->reader().submit(std::vector{scene.record(kRead, i * kPart, i * kPart, kPart)}, {}));
       const uint64_t at = kSize / 2 + i * kPart;
       transfers.push_back(*scene.pair->reader().submit(std::vector{scene.record(kWrite, at, at, kPart)}, {}));
     }

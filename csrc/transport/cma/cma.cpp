@@ -110,7 +110,9 @@ class CmaEndpoint final : public Endpoint {
   Result<> read_call(iovec* local, iovec* remote, size_t count, size_t bytes) {
     ssize_t got = process_vm_readv(pid_, local, count, remote, count, 0);
     if (got == static_cast<ssize_t>(bytes)) return {};
-    if (got >= 0) return fail(Code::kStale, "the peer's memory ended after " + std::to_string(got) + " of " + std::to_string(bytes) + " bytes");
+    if (got >= 0)
+      return fail(Code::kStale,
+                  "the peer's memory ended after " + std::to_string(got) + " of " + std::to_string(bytes) + " bytes");
     if (errno == ESRCH) return fail(Code::kPeerLost, "the peer process has ended");
     if (errno == EFAULT) return fail(Code::kStale, "the peer's memory is not mapped any more");
     return fail(Code::kUnsupported, std::string("process_vm_readv: ") + std::strerror(errno));
@@ -135,7 +137,8 @@ std::optional<Bytes> CmaTransport::attach(const memory::Region& region) {
 }
 
 Result<std::shared_ptr<Endpoint>> CmaTransport::connect(LinkContext& link) {
-  if (!link.same_host()) return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
+  if (!link.same_host())
+    return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
   return std::make_shared<CmaEndpoint>(link, probe_word_.get());
 }
 

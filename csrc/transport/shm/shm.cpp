@@ -64,7 +64,8 @@ class ShmEndpoint final : public Endpoint {
     {
       std::shared_lock lock(mutex_);
       auto found = mappings_.find(remote.id);
-      if (found == mappings_.end()) return fail(Code::kStale, "arena of region " + std::to_string(remote.id) + " is not mapped");
+      if (found == mappings_.end())
+        return fail(Code::kStale, "arena of region " + std::to_string(remote.id) + " is not mapped");
       mapping = found->second;
     }
     for (const Piece& piece : pieces) {
@@ -101,7 +102,8 @@ std::optional<Bytes> ShmTransport::attach(const memory::Region& region) {
 }
 
 Result<std::shared_ptr<Endpoint>> ShmTransport::connect(LinkContext& link) {
-  if (!link.same_host()) return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
+  if (!link.same_host())
+    return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
   return std::make_shared<ShmEndpoint>(link);
 }
 

@@ -1,5 +1,7 @@
 #include "transport/tcp/data_stream.h"
 
+#include <cstddef>
+
 namespace moontide::transport::tcp {
 namespace {
 
@@ -11,6 +13,34 @@ MutableBytes raw(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+Header make_header(Kind kind, uint64_t tag, Code code, uint64_t length) {
+  Header header;
+  header.kind = kind;
+  header.tag = tag;
+  header.code = static_cast<uint32_t>(code);
+  header.length = length;
+  return header;
+}
+
+// A header with the places of a slice behind it.
+struct Request {
+  Header header;
+  Place places[kPiecesMax];
+  size_t count;
+
+  Request(Kind kind, uint64_t tag, const Slice& slice)
+      : header(make_header(kind, tag, Code::kOk, kind == Kind::kWrite ? slice.length : 0)), count(slice.pieces.size()) {
+    header.count = static_cast<uint16_t>(count);
+    for (size_t i = 0; i < count; ++i) {
+      places[i] = {slice.remote->id, 0, slice.remote->generation, slice.pieces[i].offset, slice.pieces[i].length};
+    }
+  }
+  ByteView bytes() const {
+    return {reinterpret_cast<const std::byte*>(&header), sizeof header + count * sizeof(Place)};
+  }
+};
+static_assert(offsetof(Request, places) == sizeof(Header));
+
 }  // namespace
 
 DataStream::DataStream(uint64_t id, std::unique_ptr<io::Stream> stream, DataStreamOwner& owner)
@@ -19,39 +49,22 @@ DataStream::DataStream(uint64_t id, std::unique_ptr<io::Stream> stream, DataStre
 // --- sending ---
 
 void DataStream::send_header(Kind kind, uint64_t tag, Code code, uint64_t length) {
-  Header header;
-  header.kind = kind;
-  header.tag = tag;
-  header.code = static_cast<uint32_t>(code);
-  header.length = length;
+  Header header = make_header(kind, tag, code, length);
   stream_->write(raw(header));
 }
 
-void DataStream::send_request(Kind kind, uint64_t tag, const Slice& slice) {
-  struct {
-    Header header;
-    Place places[kPiecesMax];
-  } frame;
-  frame.header = {};
-  frame.header.kind = kind;
-  frame.header.tag = tag;
-  frame.header.count = static_cast<uint16_t>(slice.pieces.size());
-  frame.header.length = kind == Kind::kWrite ? slice.length : 0;
-  for (size_t i = 0; i < slice.pieces.size(); ++i) {
-    frame.places[i] = {slice.remote->id, 0, slice.remote->generation, slice.pieces[i].offset, slice.pieces[i].length};
-  }
-  stream_->write(raw(frame).first(sizeof(Header) + slice.pieces.size() * sizeof(Place)));
+void DataStream::send_read(uint64_t tag, const Slice& slice) {
+  Request request(Kind::kRead, tag, slice);
+  stream_->write(request.bytes());
 }
 
-void DataStream::send_read(uint64_t tag, const Slice& slice) { send_request(Kind::kRead, tag, slice); }
-
 void DataStream::send_write(uint64_t tag, const Slice& slice) {
-  send_request(Kind::kWrite, tag, slice);
+  Request request(Kind::kWrite, tag, slice);
   parts_.clear();
   for (const Piece& piece : slice.pieces) parts_.emplace_back(piece.local, piece.length);
   // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
   // with it or gone
-  stream_->write_references(parts_, [this, tag, n = slice.length](Result<> outcome) {
+  stream_->write_references(request.bytes(), parts_, [this, tag, n = slice.length](Result<> outcome) {
     if (outcome) owner_.progressed(tag, n);
   });
 }
@@ -70,13 +83,36 @@ MutableBytes DataStream::want() {
   if (!into_scratch_) {
     const Target& target = targets_[target_];
     // asked before every read: memory that was withdrawn since the last one gets no further byte
-    bool wanted = target.region ? target.region->live : owner_.reading(header_.tag) != nullptr;
-    if (wanted) return {target.at + target_filled_, target.length - target_filled_};
+    if (wanted(target)) return {target.at + target_filled_, target.length - target_filled_};
     into_scratch_ = true;
     if (target.region) code_ = Code::kStale;
   }
   if (scratch_.empty()) scratch_.resize(kScratchBytes);
   return MutableBytes(scratch_).first(std::min<uint64_t>(left_, scratch_.size()));
+}
+
+bool DataStream::wanted(const Target& target) const {
+  return target.region ? target.region->live : owner_.reading(header_.tag) != nullptr;
+}
+
+size_t DataStream::want_more(std::span<MutableBytes> more) {
+  if (stage_ != Stage::kPayload || into_scratch_) return 0;
+  size_t given = 0;
+  for (size_t i = target_ + 1; i < targets_.size() && given < more.size() && wanted(targets_[i]); ++i) {
+    more[given++] = {targets_[i].at, targets_[i].length};
+  }
+  return given;
+}
+
+void DataStream::payload_arrived(size_t count) {
+  left_ -= count;
+  if (!into_scratch_) {
+    if (header_.kind == Kind::kReadData) owner_.progressed(header_.tag, count);
+    for (target_filled_ += count; target_ < targets_.size() && target_filled_ >= targets_[target_].length; ++target_) {
+      target_filled_ -= targets_[target_].length;
+    }
+  }
+  if (left_ == 0) payload_complete();
 }
 
 void DataStream::arrived(size_t count) {
@@ -90,13 +126,7 @@ void DataStream::arrived(size_t count) {
       if (filled_ == places_.size() * sizeof(Place)) places_complete();
       return;
     case Stage::kPayload:
-      left_ -= count;
-      if (!into_scratch_) {
-        target_filled_ += count;
-        if (target_filled_ == targets_[target_].length) ++target_, target_filled_ = 0;
-        if (header_.kind == Kind::kReadData) owner_.progressed(header_.tag, count);
-      }
-      if (left_ == 0) payload_complete();
+      payload_arrived(count);
   }
 }
 
@@ -131,7 +161,8 @@ bool DataStream::places_complete() {
   }
   uint64_t sum = 0;
   for (const Place& place : places_) {
-    if (!range_inside(sum, place.length, kPayloadMax)) return refuse({Code::kInvalid, "pieces of a data frame too long"});
+    if (!range_inside(sum, place.length, kPayloadMax))
+      return refuse({Code::kInvalid, "pieces of a data frame too long"});
     sum += place.length;
   }
   if (sum != header_.length) return refuse({Code::kInvalid, "pieces and payload of a data frame differ in length"});
@@ -147,7 +178,8 @@ void DataStream::aim_write() {
   left_ = header_.length;
   code_ = Code::kOk;
   for (const Place& place : places_) {
-    auto region = owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kWritable);
+    auto region =
+        owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kWritable);
     if (!region) {  // all or nothing: the payload of a frame with a bad place goes nowhere
       code_ = region.error().code;
       into_scratch_ = true;
@@ -190,7 +222,8 @@ void DataStream::serve_read() {
   uint64_t length = 0;
   parts_.clear();
   for (const Place& place : places_) {
-    auto region = owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kReadable);
+    auto region =
+        owner_.registry().check_remote(place.region, place.generation, place.offset, place.length, memory::kReadable);
     if (!region || !range_inside(length, place.length, kPayloadMax)) {
       send_header(Kind::kReadData, header_.tag, region ? Code::kTooLarge : region.error().code, 0);
       return;
@@ -199,10 +232,10 @@ void DataStream::serve_read() {
     if (pins.empty() || pins.back().region() != *region) pins.emplace_back(std::move(*region));
     length += place.length;
   }
-  send_header(Kind::kReadData, header_.tag, Code::kOk, length);
+  Header header = make_header(Kind::kReadData, header_.tag, Code::kOk, length);
   serving_ += length;
   // the pins keep the regions' memory until the kernel has its copy, or until this stream is destroyed
-  stream_->write_references(parts_, [this, length, pins = std::move(pins)](Result<> outcome) mutable {
+  stream_->write_references(raw(header), parts_, [this, length, pins = std::move(pins)](Result<> outcome) mutable {
     pins.clear();
     serving_ -= length;
     if (outcome && paused_ && serving_ <= kServeBytesMax / 2) {

@@ -47,6 +47,7 @@ class DataStream final : private io::StreamSink {
   };
 
   MutableBytes want() override;
+  size_t want_more(std::span<MutableBytes> more) override;
   void arrived(size_t count) override;
   void closed(Error cause) override;
 
@@ -59,8 +60,9 @@ class DataStream final : private io::StreamSink {
   void aim_write();
   bool aim_read_answer();
   void next_frame();
+  bool wanted(const Target& target) const;
+  void payload_arrived(size_t count);
   void send_header(Kind kind, uint64_t tag, Code code, uint64_t length);
-  void send_request(Kind kind, uint64_t tag, const Slice& slice);
 
   uint64_t id_;
   std::unique_ptr<io::Stream> stream_;
@@ -78,7 +80,7 @@ class DataStream final : private io::StreamSink {
   bool into_scratch_ = false;
   Bytes scratch_;
   std::vector<ByteView> parts_;  // of the frame that is being sent
-  uint64_t serving_ = 0;  // bytes of read answers that the socket has not taken
+  uint64_t serving_ = 0;         // bytes of read answers that the socket has not taken
   bool paused_ = false;
 };
 

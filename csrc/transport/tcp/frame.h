@@ -35,7 +35,8 @@ struct Header {
     if (length > kPayloadMax) return fail(Code::kInvalid, std::to_string(length) + " bytes in a data frame");
     bool request = kind == Kind::kWrite || kind == Kind::kRead;
     if (request != (count > 0)) return fail(Code::kInvalid, "data frame with the wrong number of pieces");
-    if ((kind == Kind::kWriteDone || kind == Kind::kRead) && length != 0) return fail(Code::kInvalid, "payload where none belongs");
+    if ((kind == Kind::kWriteDone || kind == Kind::kRead) && length != 0)
+      return fail(Code::kInvalid, "payload where none belongs");
     return {};
   }
 };

@@ -102,21 +102,23 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
     while (streams_.size() + opening_ < streams_wanted_) {
       ++opening_;
       uint64_t id = next_stream_id_++;
-      link_.open_stream(name(), id, [this, alive = std::weak_ptr<bool>(alive_), id](Result<std::unique_ptr<io::Stream>> stream) {
-        if (alive.expired() || closed_) return;
-        --opening_;
-        if (stream) {
-          add(id, std::move(*stream));
-        } else if (streams_.empty() && opening_ == 0) {
-          fail_waiting(stream.error());
-        }
-      });
+      link_.open_stream(name(), id,
+                        [this, alive = std::weak_ptr<bool>(alive_), id](Result<std::unique_ptr<io::Stream>> stream) {
+                          if (alive.expired() || closed_) return;
+                          --opening_;
+                          if (stream) {
+                            add(id, std::move(*stream));
+                          } else if (streams_.empty() && opening_ == 0) {
+                            fail_waiting(stream.error());
+                          }
+                        });
     }
   }
 
   void add(uint64_t id, std::unique_ptr<io::Stream> stream) {
     asked_ = false;
-    streams_.push_back(std::make_unique<tcp::DataStream>(id, std::move(stream), static_cast<tcp::DataStreamOwner&>(*this)));
+    streams_.push_back(
+        std::make_unique<tcp::DataStream>(id, std::move(stream), static_cast<tcp::DataStreamOwner&>(*this)));
     streams_.back()->start();
     auto waiting = std::exchange(waiting_, {});
     for (Slice* slice : waiting) send(*slice);
