@@ -16,6 +16,7 @@ from moontide.errors import Expired, PeerLost, TimedOut
 from moontide.kv.keys import Span
 from moontide.kv.layout import Rank
 from moontide.kv.logs import LimitedLog
+from moontide.kv.messages import WorkerReport
 from moontide.kv.scheduling import RequestView, ScheduledRequest
 from moontide.kv.working import Finished
 
@@ -58,7 +59,9 @@ def test_all_blocks_arrive_in_order_and_the_prefill_side_is_freed_once(pair: tup
     assert decode.content(table, len(PROMPT)) == prefill.content(TABLE, len(PROMPT))
     others = [block for block in range(BLOCKS) if block not in table]
     assert np.array_equal(decode.cache[:, others], before[:, others])
+    assert prefill.worker.held == 1
     assert prefill.step().sent == {"p"} and prefill.step().sent == set()
+    assert prefill.worker.held == 0
     assert prefill.counts()["holds|released"] == 1 and decode.counts()["loads|peer|ok"] == 1
 
 
@@ -332,6 +335,13 @@ def test_an_incomplete_prefill_is_not_handed_over(
     prefill, _ = pair
     prefill.prefill("p", PROMPT, TABLE, params={"do_remote_decode": True})
     assert prefill.scheduler.finished("p", complete=complete, table=table, computed=computed) == (False, None)
+
+
+def test_reports_of_several_workers_are_all_heard() -> None:
+    first = WorkerReport({"a": "EXPIRED"}, [(b"x", 0)], [b"m"])
+    merged = first.merged_with(WorkerReport({"b": "PEER_LOST"}, [(b"x", 1)]))
+    assert merged == WorkerReport({"a": "EXPIRED", "b": "PEER_LOST"}, [(b"x", 0), (b"x", 1)], [b"m"])
+    assert merged and not WorkerReport()
 
 
 def test_requests_nobody_announced_change_nothing(pair: tuple[Node, Node]) -> None:

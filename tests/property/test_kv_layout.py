@@ -245,6 +245,8 @@ def test_a_damaged_layout_is_refused_or_sound(junk: bytes, at: int, value: int) 
 def test_block_tables_are_cut_by_position() -> None:
     # Five blocks, the first two are here already: the remote 3..5 go to the right places.
     assert at_positions([10, 11, 12, 13, 14], 2, 3) == [12, 13, 14]
+    # The other side holds more than is wanted.
+    assert at_positions([10, 11, 12, 13, 14], 1, 2) == [11, 12]
     for first, count in ((3, 3), (-1, 2), (0, 0), (5, 1)):
         with pytest.raises(Invalid):
             at_positions([10, 11, 12, 13, 14], first, count)
