@@ -60,6 +60,7 @@ class Fabric:
         self.engines: dict[str, FakeEngine] = {}
         self.faults: dict[str, Callable[[], None]] = {}
         self.opened = 0
+        self.path_bytes: dict[str, int] = {}
 
     def step(self, name: str) -> None:
         fault = self.faults.get(name)
@@ -158,6 +159,9 @@ class FakeEngine:
     def drain_holds(self) -> list[tuple[bytes, str]]:
         ended, self.ended = self.ended, []
         return ended
+
+    def stats(self) -> dict[str, int]:
+        return {"bytes_read": self.fabric.opened, "bytes_fake": len(self.fabric.engines), **self.fabric.path_bytes}
 
     def close(self) -> None:
         self.dead = True

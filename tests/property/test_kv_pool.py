@@ -196,6 +196,27 @@ def test_saves_beyond_the_bound_are_dropped_and_counted(fabric: Fabric) -> None:
     assert node.counts()["saves|busy"] == 1 and len(store.objects) == 2
 
 
+def test_the_path_is_told_by_what_the_engine_read(fabric: Fabric) -> None:
+    store = FakeStore()
+    node = Node(fabric, "a:1", store)
+    run(node, "1", PROMPT, TABLE)
+    get = store.get_parts
+
+    def reads(*paths: str) -> Any:
+        def get_parts(keys: Any, parts: Any) -> FakeTransfer:
+            for path in paths:
+                fabric.path_bytes[f"bytes_{path}"] = fabric.path_bytes.get(f"bytes_{path}", 0) + 1
+            return get(keys, parts)
+
+        return get_parts
+
+    for name, paths, told in (("2", ("shm",), "shm"), ("3", ("tcp", "shm"), "shm+tcp"), ("4", (), "unknown")):
+        store.get_parts = reads(*paths)  # type: ignore[method-assign]
+        node.counts()
+        run(node, name, PROMPT, [5, 6, 7, 8])
+        assert f"bytes|load|pool|{told}" in node.counts()
+
+
 def test_a_full_pool_is_counted_not_raised(fabric: Fabric) -> None:
     store = FakeStore()
 

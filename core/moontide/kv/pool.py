@@ -183,6 +183,14 @@ def _until_quiet(operation: OperationPort, stats: Stats) -> None:
             logger.warning("memory of a pool operation is hostage")
 
 
+def _paths_between(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Paths over which this process's engine read in between, joined by "+". Exact when it is one; more than one may
+    be those of other loads that went on meanwhile."""
+    prefix, totals = "bytes_", ("bytes_read", "bytes_written")
+    grown = [key for key, number in after.items() if key.startswith(prefix) and number > before.get(key, 0)]
+    return "+".join(sorted(key.removeprefix(prefix) for key in grown if key not in totals)) or "unknown"
+
+
 class PoolLoader:
     """Blocking loads, for the threads of a crew. Thread-safe."""
 
@@ -194,6 +202,8 @@ class PoolLoader:
         bases: Mapping[str, int],
         settings: KvSettings,
         stats: Stats,
+        *,
+        path_bytes: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._door = door
         self._space = space
@@ -201,6 +211,7 @@ class PoolLoader:
         self._bases = bases
         self._timeout = settings.read_timeout
         self._stats = stats
+        self._path_bytes = path_bytes
 
     def load(self, job: PoolLoad) -> LoadOutcome:
         """Loads what it can; the outcome names the blocks that did not arrive. Never raises."""
@@ -230,6 +241,7 @@ class PoolLoader:
             raise Unavailable("the pool does not answer")
         keys = self._space.keys(job.hashes, self._layout.rank.tp_rank)
         parts = [block_parts(self._layout, self._bases, block) for block in job.blocks]
+        before = self._path_bytes()
         operation = store.get_parts(keys, parts)
         try:
             results = operation.wait(self._timeout)
@@ -238,7 +250,7 @@ class PoolLoader:
             raise
         finally:
             _until_quiet(operation, self._stats)
-        outcome.path = str(getattr(operation, "path", "unknown"))
+        outcome.path = _paths_between(before, self._path_bytes())
         return results
 
 

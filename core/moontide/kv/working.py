@@ -63,7 +63,7 @@ class WorkerHalf:
         self._door: PoolDoor | None = None
         if connect is not None:
             self._door = PoolDoor(connect, Crew("moontide-pool", 1, 4))
-            self._loader = PoolLoader(self._door, space, layout, bases, settings, stats)
+            self._loader = PoolLoader(self._door, space, layout, bases, settings, stats, path_bytes=engine.stats)
             self._saver = Saver(self._door, space, layout, bases, settings, stats, embedded=embedded)
             self._door.store()
 
