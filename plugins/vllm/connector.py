@@ -161,6 +161,7 @@ class _SchedulerSide:
             finder=self._finder(space),
             may_produce=self._transfer.is_kv_producer,
             may_consume=self._transfer.is_kv_consumer,
+            max_held_blocks=int(self._settings.max_held_share * layouts[0].num_blocks),
         )
         self.half.addresses = tuple(workers[rank].address for rank in sorted(workers))
 
@@ -321,6 +322,8 @@ class MoontideConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def update_connector_output(self, connector_output: Any) -> None:
         half = self._half()
         metadata = connector_output.kv_connector_worker_meta
+        if half is not None:
+            half.sent(connector_output.finished_sending or ())
         if half is not None and isinstance(metadata, MoontideWorkerMetadata):
             half.reported(metadata.report)
 

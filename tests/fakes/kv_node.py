@@ -81,7 +81,8 @@ class Node:
             finder = Lookup(self.door, self.space, self.settings, self.stats)
         if self.worker._door is not None:
             until(self.worker._door.store)
-        self.scheduler = SchedulerHalf(self.space, self.stats, finder=finder)
+        held = int(self.settings.max_held_share * BLOCKS)
+        self.scheduler = SchedulerHalf(self.space, self.stats, finder=finder, max_held_blocks=held)
         self.scheduler.addresses = (self.engine.address,)
 
     def _layout(self, changes: dict[str, Any]) -> Layout:
@@ -130,6 +131,7 @@ class Node:
         self.worker.start_loads(plan)
         self.worker.after_forward(plan)
         finished = self.worker.poll()
+        self.scheduler.sent(finished.sent)
         report = self.worker.report()
         if report is not None:
             self.scheduler.reported(report)

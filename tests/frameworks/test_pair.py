@@ -64,7 +64,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with Fleet(tmp_path_factory.mktemp("logs")) as fleet:
         ports = [free_port() for _ in range(3)]
         started = [
-            fleet.start(name, vllm_command(port, CONNECTOR), vllm_environment())
+            fleet.start(name, vllm_command(port, CONNECTOR), vllm_environment({"MOONTIDE_LOCAL_READS": "off"}))
             for name, port in zip(("prefill", "decode"), ports, strict=False)
         ]
         for server, port in zip(started, ports, strict=False):
@@ -83,7 +83,8 @@ def test_the_text_is_that_of_one_server(pair: Pair) -> None:
     assert [reply.text for reply in found] == wanted
     assert {reply.way for reply in found} == {"prefill+decode"}
     assert pair.grown(before, "vllm:moontide_loads_total", source="peer", result="ok") == len(prompts)
-    assert pair.grown(before, "vllm:moontide_bytes_total", operation="load", source="peer") > 0
+    # The demo's servers read each other's memory; these go as if they were on two hosts.
+    assert pair.grown(before, "vllm:moontide_bytes_total", operation="load", source="peer", path="tcp") > 0
     assert pair.grown(before, "vllm:external_prefix_cache_hits_total") > 0
     with ThreadPoolExecutor(len(prompts)) as pool:
         again = list(pool.map(lambda prompt: pair.ask(pair.router_port, prompt, cache_salt="y"), prompts))

@@ -337,6 +337,23 @@ def test_an_incomplete_prefill_is_not_handed_over(
     assert prefill.scheduler.finished("p", complete=complete, table=table, computed=computed) == (False, None)
 
 
+def test_holds_take_a_bounded_share_of_the_cache(fabric: Fabric) -> None:
+    node = Node(fabric, "p:1", settings={"max_held_share": 0.5})
+
+    def hold(name: str) -> Any:
+        node.prefill(name, PROMPT, TABLE, params={"do_remote_decode": True})
+        answer = node.finish(name, PROMPT, TABLE)
+        node.step()
+        return answer[1]
+
+    held = [hold(str(number)) for number in range(BLOCKS // 2 // len(TABLE))]
+    assert all(held) and hold("more") is None
+    assert node.counts()["bypassed|holds_full"] == 1
+    node.engine.finish_hold(bytes.fromhex(held[0]["hold"]), "released")
+    node.step()
+    assert hold("again") and hold("once more") is None
+
+
 def test_reports_of_several_workers_are_all_heard() -> None:
     first = WorkerReport({"a": "EXPIRED"}, [(b"x", 0)], [b"m"])
     merged = first.merged_with(WorkerReport({"b": "PEER_LOST"}, [(b"x", 1)]))

@@ -89,6 +89,7 @@ class SchedulerHalf:
         finder: BlockFinder | None,
         may_produce: bool = True,
         may_consume: bool = True,
+        max_held_blocks: int = 1 << 32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.addresses: tuple[str, ...] = ()
@@ -98,6 +99,8 @@ class SchedulerHalf:
         self._finder = finder
         self._may_produce = may_produce
         self._may_consume = may_consume
+        self._max_held_blocks = max_held_blocks
+        self._held: dict[str, int] = {}
         self._clock = clock
         self._requests: dict[str, _Request] = {}
         self._plan = StepPlan()
@@ -270,6 +273,11 @@ class SchedulerHalf:
         if count == 0 or computed < count or len(table) < blocks or not self.addresses:
             self._stats.count("bypassed", "hold_incomplete")
             return False, None
+        if sum(self._held.values()) + blocks > self._max_held_blocks:
+            # Anyone may ask for holds and then not come for them.
+            self._stats.count("bypassed", "holds_full")
+            return False, None
+        self._held[request_id] = blocks
         hold_id = new_hold_id()
         job = HoldJob(request_id, bytes.fromhex(hold_id), list(table[:blocks]), count, request.chain.digest(count))
         self._plan.holds.append(job)
@@ -282,6 +290,11 @@ class SchedulerHalf:
             block_size=self._size,
         )
         return True, answer.as_params()
+
+    def sent(self, request_ids: Iterable[str]) -> None:
+        """The holds of these requests are over, on all workers."""
+        for request_id in request_ids:
+            self._held.pop(request_id, None)
 
     def reported(self, report: WorkerReport) -> None:
         """What the workers found out. Comes before the engine reschedules the requests that are named."""

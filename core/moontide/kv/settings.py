@@ -38,6 +38,8 @@ class KvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """how long a step waits for saves that still read the blocks it is about to overwrite"""
     load_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     max_loads: _Count = 1024
+    max_held_share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.8
+    """of the cache's blocks that may be held for decoders; beyond it a request is not handed over"""
     max_save_blocks: _Count = 2048
     """blocks whose saving is under way at a time; more are not saved"""
 
