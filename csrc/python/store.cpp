@@ -3,27 +3,13 @@
 
 #include "python/bindings.h"
 #include "python/operation.h"
-#include "store/client.h"
-#include "store/master.h"
-#include "store/node.h"
+#include "store/embedded.h"
 
 namespace moontide::python {
 namespace {
 
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
 using Lengths = std::vector<Result<uint64_t>>;
-
-// Everything of one pool that lives in this process; what comes later stands on what comes before.
-struct Pool {
-  std::unique_ptr<store::Master> master;
-  std::unique_ptr<store::Node> node;
-  std::unique_ptr<store::Client> client;
-  ~Pool() {
-    client.reset();
-    node.reset();
-    master.reset();
-  }
-};
 
 store::MasterOptions master_options(const std::string& listen, double lease_s) {
   store::MasterOptions options;
@@ -80,24 +66,19 @@ Tenant<T> settle_in(const std::shared_ptr<Runtime>& runtime, std::shared_ptr<T> 
   return Tenant<T>(runtime, std::move(value));
 }
 
-using ClientHandle = Tenant<Pool>;
+using ClientHandle = Tenant<store::Member>;
 
 ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend,
                          double lease_s) {
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
-  auto pool = std::make_shared<Pool>();
-  std::string address = master;
-  if (master.empty()) {
-    address = "inproc:pool-" + InstanceId::make(runtime->reactor().random()).text();
-    pool->master =
-        value_or_raise(store::Master::create(runtime->reactor(), runtime->network(), master_options(address, lease_s)));
-  }
-  if (lend > 0) pool->node = make_node(*runtime, address, lend);
-  store::ClientOptions options;
-  options.master = address;
-  pool->client = std::make_unique<store::Client>(runtime->reactor(), runtime->network(), runtime->engine(), options);
-  return settle_in(runtime, std::move(pool));
+  store::MemberOptions options;
+  options.master = master;
+  options.lend_bytes = lend;
+  options.master_options.catalog.lease_ns = static_cast<int64_t>(lease_s * 1e9);
+  std::shared_ptr<store::Member> member = value_or_raise(
+      store::Member::create(runtime->reactor(), runtime->network(), runtime->engine(), std::move(options)));
+  return settle_in(runtime, std::move(member));
 }
 
 // --- values ---
@@ -157,7 +138,7 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
   auto quiet = std::make_shared<Completion>();
   auto native = std::make_shared<store::OperationRef>();  // kept for its results, until quiet
   BatchHandle handle{make_operation<Lengths>(client.runtime(), pending, lengths_list), quiet, {}};
-  client.with([&](Pool& pool) {
+  client.with([&](store::Member& member) {
     store::OperationOptions options;
     options.timeout_ns = timeout_ns(timeout_s);
     options.on_done = [pending, native] { pending->set((*native)->results()); };
@@ -165,7 +146,7 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
       native->reset();
       quiet->finish();
     };
-    *native = start(*pool.client, std::move(options));
+    *native = start(member.client(), std::move(options));
     handle.native = *native;
   });
   return handle;
@@ -197,7 +178,9 @@ BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys
 template <class T, class Start, class Convert>
 Operation ask(const ClientHandle& client, Start start, Convert convert) {
   auto pending = std::make_shared<Pending<T>>();
-  client.with([&](Pool& pool) { start(*pool.client, [pending](Result<T> value) { pending->set(std::move(value)); }); });
+  client.with([&](store::Member& member) {
+    start(member.client(), [pending](Result<T> value) { pending->set(std::move(value)); });
+  });
   return make_operation<T>(client.runtime(), pending, convert);
 }
 
@@ -205,10 +188,10 @@ py::dict counters(const ClientHandle& client) {
   store::ClientCounters c;
   size_t pending = 0;
   uint64_t lost = 0;
-  client.with([&](Pool& pool) {
-    c = pool.client->counters();
-    pending = pool.client->commits().pending();
-    lost = pool.client->commits().lost();
+  client.with([&](store::Member& member) {
+    c = member.client().counters();
+    pending = member.client().commits().pending();
+    lost = member.client().commits().lost();
   });
   py::dict out;
   out["puts"] = c.puts;
@@ -295,13 +278,14 @@ void bind_client(py::module_& m) {
           "committed",
           [](const ClientHandle& h) {
             auto pending = std::make_shared<Pending<void>>();
-            h.with([&](Pool& pool) { pool.client->when_committed([pending] { pending->set({}); }); });
+            h.with([&](store::Member& member) { member.client().when_committed([pending] { pending->set({}); }); });
             return make_operation<void>(h.runtime(), pending, [] { return py::none(); });
           },
           "Done once no asynchronous commit is pending.")
       .def("counters", &counters)
       .def_property_readonly(
-          "connected", [](const ClientHandle& h) { return h.with([](Pool& p) { return p.client->connected(); }); })
+          "connected",
+          [](const ClientHandle& h) { return h.with([](store::Member& m) { return m.client().connected(); }); })
       .def("close", &ClientHandle::close);
 }
 

@@ -24,23 +24,24 @@ __all__ = ["AsyncStore", "Store"]
 Part = tuple[int, int]
 """(address, bytes) inside registered memory of the store's engine"""
 
+_EMBEDDED_BYTES = 256 << 20
 _COMMITS = {"sync": False, "async": True}
 
 
 class _Base:
     """A process's door to a pool.
 
-    With `master` ("host:port") the pool that the master keeps; without, a pool of this process alone, in memory of
-    `lend` bytes. With both, this process also lends `lend` bytes to the master's pool. `engine` is one to share;
-    without it the store makes its own and closes it.
+    With `master` ("host:port") the pool that the master keeps; without, a pool of this process alone, in `lend` bytes
+    of memory (default: the configuration's `lend`, else 256 MiB). With both, this process also lends `lend` bytes to
+    the master's pool. `engine` is one to share; without it the store makes its own and closes it.
     """
 
     def __init__(
         self, master: str | None = None, *, lend: int = 0, engine: Engine | None = None, config: Config | None = None
     ) -> None:
         config = config if config is not None else engine.config if engine is not None else load_config()
-        if master is None and lend <= 0:
-            raise Invalid("a store needs a master to use, or memory to lend for a pool of its own (lend=BYTES)")
+        if master is None and lend == 0:
+            lend = config.lend or _EMBEDDED_BYTES
         self._own_engine = engine is None
         self.engine = Engine(config=config) if engine is None else engine
         try:

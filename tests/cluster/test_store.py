@@ -1,0 +1,229 @@
+"""The pool between real processes, and inside one: what users put is what they get."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import moontide
+from moontide import errors
+from support.pool_process import Pool, Server, content
+from support.waiting import wait_for
+
+CONFIG = moontide.load_config({}, environ={})
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(nodes=2) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["embedded", "pool"])
+def store(request: pytest.FixtureRequest, pool: Pool) -> Iterator[moontide.Store]:
+    master = pool.address if request.param == "pool" else None
+    with moontide.Store(master, lend=0 if master else 32 << 20, config=CONFIG) as store:
+        yield store
+        store.remove_many([info.key for info in store.list()])
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 4096, 4097, 1 << 20, (3 << 20) + 7])
+def test_values_of_any_size_come_back_exactly(store: moontide.Store, size: int) -> None:
+    value = content("value", size, size)
+    store.put("value", value)
+    assert store.get("value") == value
+    target = bytearray(size + 16)
+    assert store.get_into("value", target) == size
+    assert target == value + bytes(16)
+    assert store.list("val") == [moontide.ObjectInfo(b"value", size)]
+
+
+def test_keys(store: moontide.Store) -> None:
+    keys: list[str | bytes] = ["a/b", "a_b", b"\x00\xff", "ключ", "k" * 1024, "a", "aa"]
+    for number, key in enumerate(keys):
+        store.put(key, str(number).encode())
+    assert [store.get(key) for key in keys] == [str(number).encode() for number in range(len(keys))]
+    raw = sorted(key.encode() if isinstance(key, str) else key for key in keys)
+    assert [info.key for info in store.list()] == raw
+    assert [info.key for info in store.list("a")] == [key for key in raw if key.startswith(b"a")]
+    for bad in ("", "k" * 1025, b""):
+        with pytest.raises(errors.Invalid):
+            store.put(bad, b"x")
+        with pytest.raises(errors.Invalid):
+            store.get(bad)
+
+
+def test_what_is_there_and_what_is_not(store: moontide.Store) -> None:
+    with pytest.raises(errors.NotFound):
+        store.get("key")
+    with pytest.raises(errors.NotFound):
+        store.remove("key")
+    assert not store.exists("key")
+    store.put("key", b"one")
+    assert store.exists("key")
+    with pytest.raises(errors.AlreadyExists):
+        store.put("key", b"two")
+    assert store.get("key") == b"one"
+    store.remove("key")
+    assert not store.exists("key")
+    with pytest.raises(errors.NotFound):
+        store.get("key")
+    store.put("key", b"three")
+    assert store.get("key") == b"three"
+    with pytest.raises(errors.TooLarge):
+        store.get_into("key", bytearray(4))
+    with pytest.raises(errors.Invalid, match="encode the text"):
+        store.put("text", "a str")
+
+
+def test_batches_have_one_result_per_item(store: moontide.Store) -> None:
+    store.put("b", b"there")
+    results = store.put_many([("a", b"1"), ("b", b"2"), ("", b"3"), ("c", content("c", 0, 100_000)), ("d", "text")])
+    assert [type(error).__name__ if error else "ok" for error in results] == [
+        "ok",
+        "AlreadyExists",
+        "Invalid",
+        "ok",
+        "Invalid",
+    ]
+    found = store.get_many(["c", "nothing", "a", "b"])
+    assert found[0] == content("c", 0, 100_000)
+    assert isinstance(found[1], errors.NotFound)
+    assert found[2:] == [b"1", b"there"]
+    assert store.exists_many(["a", "x", "b"]) == [True, False, True]
+    removed = store.remove_many(["a", "x", "b"])
+    assert [type(error).__name__ if error else "ok" for error in removed] == ["ok", "NotFound", "ok"]
+    assert store.put_many([]) == []
+    assert store.get_many([]) == []
+
+
+def test_many_small_objects_in_one_batch(store: moontide.Store) -> None:
+    items = [(f"many/{number:05}", content("many", number, number % 300)) for number in range(3000)]
+    assert store.put_many(items) == [None] * 3000
+    assert store.get_many([key for key, _ in items]) == [value for _, value in items]
+    assert len(store.list("many/")) == 3000
+    assert store.remove_many([key for key, _ in items]) == [None] * 3000
+
+
+def test_parts_of_registered_memory(store: moontide.Store) -> None:
+    memory = np.frombuffer(bytearray(content("memory", 0, 1 << 20)), dtype=np.uint8).copy()
+    region = store.engine.register(memory, name="parts")
+    at = region.address
+    parts = [[(at, 1000), (at + 5000, 3000), (at + 100, 50)], [(at + 65536, 65536)]]
+    operation = store.put_parts(["one", "two"], parts, commit="async")
+    assert operation.wait(20) == [None, None]
+    operation.wait_quiet(20)
+    assert store.exists_many(["one", "two"]) == [True, True], "a client sees its own puts"
+    raw = memory.tobytes()
+    assert store.get("one") == raw[:1000] + raw[5000:8000] + raw[100:150]
+    memory[:200_000] = 0
+    back = store.get_parts(["two", "absent"], [[(at, 65000), (at + 70000, 536)], [(at + 90000, 10)]])
+    results = back.wait(20)
+    back.wait_quiet(20)
+    assert results[0] is None
+    assert isinstance(results[1], errors.NotFound)
+    assert memory[:65000].tobytes() + memory[70000:70536].tobytes() == raw[65536:131072]
+    with pytest.raises(errors.Invalid, match="allowed are sync, async"):
+        store.put_parts(["x"], [[]], commit="later")
+    region.unregister(timeout=10)
+
+
+def test_a_full_pool_evicts_the_oldest_and_says_no_to_what_never_fits() -> None:
+    with moontide.Store(lend=4 << 20, config=CONFIG) as store:
+        with pytest.raises(errors.TooLarge):
+            store.put("huge", bytes(5 << 20))
+        for number in range(60):
+            store.put(f"block {number}", content("block", number, 256 << 10))
+            assert store.get(f"block {number}") == content("block", number, 256 << 10)
+        stats = store.stats()
+        assert stats["committed_bytes"] + stats["unfinished_bytes"] + stats["retiring_bytes"] <= stats["capacity_bytes"]
+        assert stats["evicted"] > 0
+        left = [info.key for info in store.list()]
+        assert b"block 59" in left
+        assert b"block 0" not in left
+        for info in store.list():
+            assert store.get(info.key) == content("block", int(info.key.split()[1]), 256 << 10)
+
+
+def test_await_is_the_same_store(pool: Pool) -> None:
+    async def main() -> None:
+        async with moontide.AsyncStore(pool.address, config=CONFIG) as store:
+            await store.put("async", content("async", 0, 100_000))
+            values = await asyncio.gather(*(store.get("async") for _ in range(10)))
+            assert values == [content("async", 0, 100_000)] * 10
+            assert await store.exists_many(["async", "no"]) == [True, False]
+            assert [info.key for info in await store.list("asy")] == [b"async"]
+            with pytest.raises(errors.NotFound):
+                await store.get("no")
+            late = asyncio.ensure_future(store.get("async"))
+            await asyncio.sleep(0)
+            late.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await late
+            assert await store.get("async") == content("async", 0, 100_000)
+            await store.remove("async")
+
+    asyncio.run(main())
+
+
+def test_many_writers_of_one_key_have_one_winner(pool: Pool) -> None:
+    with moontide.Store(pool.address, config=CONFIG) as first, moontide.Store(pool.address, config=CONFIG) as second:
+        for turn in range(20):
+            outcomes: list[str] = []
+
+            def put(store: moontide.Store, version: int, key: str, into: list[str]) -> None:
+                try:
+                    store.put(key, content(key, version, 10_000))
+                    into.append(str(version))
+                except errors.AlreadyExists:
+                    into.append("exists")
+
+            key = f"race {turn}"
+            threads = [
+                threading.Thread(target=put, args=(store, version, key, outcomes))
+                for version, store in enumerate([first, second, first, second])
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            winners = [outcome for outcome in outcomes if outcome != "exists"]
+            assert len(outcomes) == 4
+            assert len(winners) == 1
+            assert first.get(key) == second.get(key) == content(key, int(winners[0]), 10_000)
+            first.remove(key)
+
+
+def test_a_process_lends_and_uses(pool: Pool) -> None:
+    with moontide.Store(pool.address, lend=16 << 20, config=CONFIG) as lender:
+        wait_for(lambda: lender.stats()["nodes_ready"] == 3, 10, "the third node")
+        with moontide.Store(pool.address, config=CONFIG) as user:
+            keys = [f"spread {number}" for number in range(30)]
+            assert user.put_many([(key, content(key, 0, 200_000)) for key in keys]) == [None] * 30
+            assert lender.get_many(keys) == [content(key, 0, 200_000) for key in keys]
+            user.remove_many(keys)
+    with moontide.Store(pool.address, config=CONFIG) as user:
+        wait_for(lambda: user.stats()["nodes_ready"] == 2, 20, "the third node gone")
+
+
+def test_servers_end_on_a_signal() -> None:
+    with Pool(nodes=1) as pool:
+        assert pool.nodes[0].terminate() == 0
+        assert pool.master.terminate() == 0
+        pool.master = Server("master", "--listen", pool.address)
+
+
+def test_a_store_without_its_master_says_so() -> None:
+    from support.pool_process import free_port
+
+    with moontide.Store(f"127.0.0.1:{free_port()}", config=CONFIG) as store:
+        operation = store.put_parts(["key"], [[]])
+        assert not operation.done
+        with pytest.raises(errors.TimedOut):
+            operation.wait(0.2)
+        operation.cancel()
+        assert isinstance(operation.wait(5)[0], errors.Canceled)
