@@ -1,0 +1,145 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/random.h"
+#include "memory/arena.h"
+#include "memory/copy.h"
+#include "memory/region.h"
+
+namespace moontide::memory {
+namespace {
+
+std::unique_ptr<Registry> make_registry() { return std::make_unique<Registry>(*GenerationTable::create_private()); }
+
+TEST_CASE("arena: nobody can map it writable any more, or shrink it (DESIGN: the owner is the only writer)") {
+  auto arena = Arena::create(10'000, "test");
+  REQUIRE(arena);
+  CHECK((*arena)->size() == 12'288);
+  (*arena)->data()[0] = std::byte{42};
+  CHECK(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*arena)->fd(), 0) == MAP_FAILED);
+  CHECK(ftruncate((*arena)->fd(), 4096) != 0);
+  CHECK(ftruncate((*arena)->fd(), 1 << 20) != 0);
+  CHECK(pwrite((*arena)->fd(), "x", 1, 0) != 1);
+  auto mapping = Mapping::map((*arena)->fd(), (*arena)->size());
+  REQUIRE(mapping);
+  CHECK((*mapping)->data()[0] == std::byte{42});
+  void* page = const_cast<std::byte*>((*mapping)->data());
+  CHECK(mprotect(page, 4096, PROT_READ | PROT_WRITE) != 0);
+}
+
+TEST_CASE("mapping: only what is sealed and has the announced size") {
+  auto arena = Arena::create(8192, "test");
+  CHECK(Mapping::map((*arena)->fd(), 4096).error().code == Code::kInvalid);
+  CHECK(Mapping::map((*arena)->fd(), 1u << 30).error().code == Code::kInvalid);
+  const int loose = memfd_create("loose", MFD_ALLOW_SEALING);
+  REQUIRE(ftruncate(loose, 8192) == 0);
+  CHECK(Mapping::map(loose, 8192).error().code == Code::kDenied);  // it could shrink under the reader
+  close(loose);
+  const int null = open("/dev/null", O_RDONLY);
+  CHECK(Mapping::map(null, 8192).error().code == Code::kDenied);
+  close(null);
+  CHECK(Arena::create(0, "none").error().code == Code::kInvalid);
+  CHECK(Arena::create(SIZE_MAX, "huge").error().code == Code::kInvalid);
+  CHECK(Arena::create(size_t{1} << 62, "huge").error().code == Code::kNoSpace);
+}
+
+TEST_CASE("registry: what may be registered") {
+  auto registry = make_registry();
+  Bytes memory(4096);
+  std::byte* at = memory.data();
+  auto whole = registry->add(at + 1000, 1000, kReadable, "middle");
+  REQUIRE(whole);
+  for (auto [offset, length] : {std::pair{1000, 1000}, {999, 2}, {1999, 1}, {0, 4096}, {1200, 10}}) {
+    auto again = registry->add(at + offset, static_cast<uint64_t>(length), kReadable, "again");
+    REQUIRE_FALSE(again);
+    CHECK(again.error().code == Code::kInvalid);
+    CHECK(again.error().message.find("overlaps") != std::string::npos);
+  }
+  CHECK(registry->add(at, 1000, kReadable, "before"));  // adjacent is not overlapping
+  CHECK(registry->add(at + 2000, 1000, kReadable, "behind"));
+  CHECK(registry->add(at, 0, kReadable, "empty").error().code == Code::kInvalid);
+  CHECK(registry->add(nullptr, 10, kReadable, "null").error().code == Code::kInvalid);
+  CHECK(registry->add(at, UINT64_MAX, kReadable, "wraps").error().code == Code::kInvalid);
+}
+
+TEST_CASE("registry: what a peer names is checked by range, right and generation (laws 3 and 6)") {
+  auto registry = make_registry();
+  Bytes memory(4096);
+  auto region = *registry->add(memory.data(), 4096, kReadable, "r");
+  const uint32_t id = region->id;
+  const uint64_t generation = region->generation;
+  auto code = [&](uint32_t i, uint64_t g, uint64_t offset, uint64_t length, Access right) {
+    auto checked = registry->check_remote(i, g, offset, length, right);
+    return checked ? Code::kOk : checked.error().code;
+  };
+  CHECK(code(id, generation, 0, 4096, kReadable) == Code::kOk);
+  CHECK(code(id, generation, 4096, 0, kReadable) == Code::kOk);
+  CHECK(code(id, generation, 0, 4097, kReadable) == Code::kDenied);
+  CHECK(code(id, generation, 1, UINT64_MAX, kReadable) == Code::kDenied);
+  CHECK(code(id, generation, UINT64_MAX, 1, kReadable) == Code::kDenied);
+  CHECK(code(id, generation, 0, 1, kWritable) == Code::kDenied);
+  CHECK(code(id, generation + 1, 0, 1, kReadable) == Code::kStale);
+  CHECK(code(id + 1, generation, 0, 1, kReadable) == Code::kNotFound);
+  REQUIRE(registry->remove(id, {}));
+  CHECK(code(id, generation, 0, 1, kReadable) == Code::kStale);
+  auto second = *registry->add(memory.data(), 4096, kReadable, "r");
+  CHECK(second->generation != generation);
+  CHECK(second->id != id);
+}
+
+TEST_CASE("registry: memory is handed back when the last use has ended, and not before (law 1)") {
+  auto registry = make_registry();
+  Bytes memory(4096);
+  auto region = *registry->add(memory.data(), 4096, kReadable, "r");
+  int quiet = 0;
+  Pin first(region), second(region);
+  REQUIRE(registry->remove(region->id, [&] { ++quiet; }));
+  CHECK_FALSE(registry->find_local(reinterpret_cast<uint64_t>(memory.data()), 1));
+  CHECK_FALSE(registry->generations().is_current(region->word, region->generation));
+  first.release();
+  CHECK(quiet == 0);
+  Pin moved = std::move(second);
+  second.release();
+  CHECK(quiet == 0);
+  moved.release();
+  CHECK(quiet == 1);
+  CHECK(registry->remove(region->id, {}).error().code == Code::kNotFound);
+}
+
+TEST_CASE("generation table: words are reused, generations are not; it is bounded") {
+  auto table = *GenerationTable::create_private();
+  const uint32_t word = *table->acquire(5);
+  CHECK(table->is_current(word, 5));
+  table->release(word);
+  CHECK_FALSE(table->is_current(word, 5));
+  CHECK(*table->acquire(6) == word);
+  CHECK_FALSE(table->is_current(word, 5));
+  CHECK_FALSE(table->is_current(UINT32_MAX, 6));
+  for (uint32_t i = 1; i < GenerationTable::kWords; ++i) REQUIRE(table->acquire(100 + i));
+  CHECK(table->acquire(1).error().code == Code::kNoSpace);
+}
+
+TEST_CASE("copies of every size and alignment are exact and touch nothing else") {
+  Bytes source(300'000), target(300'000);
+  SeededRandom(1).fill(source);
+  for (size_t size : {0u, 1u, 31u, 32u, 127u, 128u, 129u, 4096u, 262'143u, 262'144u, 290'001u}) {
+    for (size_t shift : {0u, 1u, 31u, 33u}) {
+      for (auto* loop : {&copy, &copy_streaming}) {
+        std::fill(target.begin(), target.end(), std::byte{0xee});
+        loop(target.data() + shift, source.data() + 3, size);
+        CHECK(std::equal(source.begin() + 3, source.begin() + 3 + static_cast<ptrdiff_t>(size),
+                         target.begin() + static_cast<ptrdiff_t>(shift)));
+        CHECK(std::all_of(target.begin(), target.begin() + static_cast<ptrdiff_t>(shift),
+                          [](std::byte b) { return b == std::byte{0xee}; }));
+        CHECK(target[shift + size] == std::byte{0xee});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moontide::memory
