@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import weakref
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moontide import _core
+
+if TYPE_CHECKING:
+    import asyncio  # a third of what `import moontide` costs, for those who never await
 
 __all__ = ["completion"]
 
@@ -38,6 +40,8 @@ _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWatch] = wea
 
 def completion(operation: Watchable) -> Generator[Any, None, None]:
     """Awaits the end of `operation` in the running loop. A cancelled await leaves the operation as it is."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     watch = _watches.get(loop)
     if watch is None:
