@@ -31,7 +31,7 @@ inline bool key_valid(std::string_view key) { return !key.empty() && key.size() 
 // Every bound and every duration of a catalog.
 struct Limits {
   int64_t put_timeout_ns = 30 * kSecond;  // from put_start until an unfinished put may be cancelled
-  int64_t lease_ns = 5 * kSecond;         // what a locate grants
+  int64_t lease_ns = kSecond;             // what a locate grants
   size_t max_objects = 4'000'000;         // entries of any state; past the watermarks the coldest go
   size_t max_nodes = 1024;
   size_t max_endings = 1 << 18;  // keys whose last operation is remembered after the object left, see LastOps

@@ -92,16 +92,13 @@ void Client::ask_codes(uint16_t type, std::vector<std::string> keys, int64_t tim
     size_t count = std::min(wire::kStoreItemsMax, keys.size() - from);
     wire::Keys message;
     for (size_t i = 0; i < count; ++i) message.keys.push_back(std::move(keys[from + i]));
-    master_.request(type, wire::encode(message), deadline_ns, [gather, type, from, count](Result<Bytes> payload, bool resent) {
+    master_.request(type, wire::encode(message), deadline_ns, [gather, from, count](Result<Bytes> payload, bool) {
       auto reply = payload ? wire::decode<wire::Codes>(*payload) : std::unexpected(payload.error());
       if (reply && reply->codes.size() != count) reply = fail(Code::kInvalid, "the master's answer has another length");
       if (!reply && !gather->error) gather->error = reply.error();
-      for (size_t i = 0; reply && i < count; ++i) {
-        Code code = reply->codes[i];
-        // what an earlier copy of the request removed is not there any more
-        bool removed_before = type == wire::kRemove && resent && code == Code::kNotFound;
-        gather->codes[from + i] = removed_before ? Code::kOk : code;
-      }
+      // (A remove that was sent again answers NOT_FOUND for what its earlier copy removed. It must not be called OK: a
+      // master that started in between answers so before it has heard of its nodes.)
+      for (size_t i = 0; reply && i < count; ++i) gather->codes[from + i] = reply->codes[i];
       if (--gather->left > 0) return;
       if (gather->error) return gather->done(std::unexpected(*gather->error));
       gather->done(std::move(gather->codes));

@@ -8,6 +8,7 @@ Result<std::unique_ptr<Member>> Member::create(io::Reactor& reactor, io::Network
   if (options.master.empty()) {
     options.master = "inproc:master-" + engine.instance().text();
     options.master_options.listen = options.master;
+    options.master_options.earlier_lease_ns = 0;  // within a process nobody was before this master
     TRY(member->master_, Master::create(reactor, network, options.master_options));
   }
   if (options.lend_bytes > 0) {

@@ -14,12 +14,12 @@
 namespace moontide::store {
 
 struct MemberOptions {
-  std::string master;        // empty: this process is the pool, nobody else joins it
+  std::string master{};        // empty: this process is the pool, nobody else joins it
   uint64_t lend_bytes = 0;   // 0: no node here
   bool private_arena = false;  // memory that other processes cannot map: for the simulation
-  MasterOptions master_options;
-  NodeOptions node_options;
-  ClientOptions client_options;
+  MasterOptions master_options{};
+  NodeOptions node_options{};
+  ClientOptions client_options{};
 };
 
 class Member {

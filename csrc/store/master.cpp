@@ -1,10 +1,14 @@
 #include "store/master.h"
 
+#include <algorithm>
+
 namespace moontide::store {
 
 Master::Master(io::Reactor& reactor, MasterOptions options)
     : reactor_(reactor), options_(std::move(options)), reign_(InstanceId::make(reactor.random())),
       catalog_(options_.catalog), tick_(reactor) {
+  // two per cent more than what was granted: clocks differ
+  earlier_leases_until_ns_ = reactor.now_ns() + options_.earlier_lease_ns + options_.earlier_lease_ns / 50;
   catalog_.start_term(options_.elector_term + 1);
 }
 
@@ -28,6 +32,9 @@ Master::~Master() {
 // Everything is forgotten and comes back by the nodes' inventories.
 void Master::new_term(uint32_t term) {
   catalog_.start_term(term);
+  // leases of the term that ends, and of the master that a node knew instead of this one
+  int64_t lease_ns = std::max(options_.catalog.lease_ns, options_.earlier_lease_ns);
+  earlier_leases_until_ns_ = reactor_.now_ns() + lease_ns + lease_ns / 50;
   std::vector<uint64_t> to_close;
   for (auto& [number, session] : sessions_) {
     if (!session.node.empty()) to_close.push_back(number);
@@ -108,9 +115,11 @@ void Master::tick() {
     if (now - session.last_heard_ns > options_.session_timeout_ns) silent.push_back(number);
   }
   for (uint64_t number : silent) close_session(number);
+  // Not before every lease on its objects is over: a reader may reach it though the master does not.
+  int64_t grace_ns = std::max(options_.node_grace_ns, options_.catalog.lease_ns + options_.catalog.lease_ns / 50);
   std::vector<InstanceId> given_up;
   for (auto& [id, facts] : nodes_) {
-    if (facts.session == 0 && now - facts.away_since_ns > options_.node_grace_ns) given_up.push_back(id);
+    if (facts.session == 0 && now - facts.away_since_ns > grace_ns) given_up.push_back(id);
   }
   for (const InstanceId& id : given_up) node_gone(id);
   settle();

@@ -88,8 +88,12 @@ class Master {
   void tick();
 
   io::Reactor& reactor_;
+  // Leases of an earlier master may be alive.
+  bool earlier_leases() const { return reactor_.now_ns() < earlier_leases_until_ns_; }
+
   const MasterOptions options_;
   const InstanceId reign_;
+  int64_t earlier_leases_until_ns_ = 0;
   catalog::Catalog catalog_;
   std::string address_;
   std::unique_ptr<io::Listener> listener_;

@@ -33,6 +33,9 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     return client_hello(session, *hello, responder);
   }
   if (session.client.empty()) return responder.refuse({Code::kInvalid, "no hello came before the request"});
+  if ((request.type == wire::kPutEnd || request.type == wire::kRemove) && earlier_leases()) {
+    return responder.refuse({Code::kUnavailable, "leases of an earlier master may be alive, ask again"});
+  }
   switch (request.type) {
     case wire::kPutStart: {
       wire::PutStart message;

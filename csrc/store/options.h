@@ -14,7 +14,11 @@ struct MasterOptions {
   // A term that no earlier master of this pool can have passed, as far as whoever starts this one knows. The term is
   // one above it, and above those that nodes report.
   uint32_t elector_term = 0;
-  catalog::Limits catalog;
+  catalog::Limits catalog{};
+  // The longest lease that an earlier master of this pool may have granted. Until it is over after the start, puts and
+  // removes are not finished: a node that has not come back yet may hold the entry that they end, and a client may still
+  // read it by such a lease. 0: there was none.
+  int64_t earlier_lease_ns = kSecond;
   int64_t tick_ns = 20 * kMillisecond;
   int64_t session_timeout_ns = 5 * kSecond;  // a session that is silent for so long is over
   int64_t node_grace_ns = 10 * kSecond;      // a node that is away for so long is given up
