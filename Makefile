@@ -11,7 +11,7 @@ CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint format tidy cxx-tests test-fast test-packages test vllm-env demo bench wheel clean
+.PHONY: help venv build asan lint format tidy cxx-tests sim test-fast test-packages test vllm-env demo bench wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,12 +48,17 @@ tidy: build
 cxx-tests: asan ## the C++ unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	UBSAN_OPTIONS=print_stacktrace=1 build/asan/moontide_tests
 
+sim: build ## a whole cluster under virtual time with seeded faults: make sim SEEDS=1000
+	$(BIN)/python -m moontide.sim --seeds $(SEEDS) --jobs 2
+
 test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
+	$(BIN)/python -m moontide.sim --seeds 20 --jobs 2
 	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' tests
 
 test: test-packages build lint cxx-tests vllm-env ## everything, set-up included
-	$(PYTEST) tests
-	$(MAKE) --no-print-directory demo
+	$(BIN)/python -m moontide.sim --seeds 50 --jobs 2
+	$(PYTEST) --durations 15 tests
+	$(BIN)/python -m demo.run
 
 test-packages:
 	@scripts/system_packages.sh test

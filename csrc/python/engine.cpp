@@ -193,9 +193,7 @@ void bind_link(py::module_& m) {
       });
 }
 
-}  // namespace
-
-void bind_engine(py::module_& m) {
+void bind_arena(py::module_& m) {
   py::class_<ArenaHandle>(m, "Arena", py::buffer_protocol())
       .def(py::init([](uint64_t length, const std::string& name) {
              return ArenaHandle{value_or_raise(memory::Arena::create(length, name.c_str())), length};
@@ -207,6 +205,12 @@ void bind_engine(py::module_& m) {
       .def_buffer([](ArenaHandle& a) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(a.arena->data()), static_cast<py::ssize_t>(a.length));
       });
+}
+
+}  // namespace
+
+void bind_engine(py::module_& m) {
+  bind_arena(m);
   py::class_<Runtime, std::shared_ptr<Runtime>>(m, "Runtime", "An engine with the thread that drives it.")
       .def(py::init(&make_runtime), py::arg("listen"), py::arg("progress_timeout"), py::arg("connect_timeout"),
            py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"))

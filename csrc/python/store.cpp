@@ -208,8 +208,7 @@ py::dict counters(const ClientHandle& client) {
   return out;
 }
 
-void bind_client(py::module_& m) {
-  using Keys = std::vector<std::string>;
+void bind_batch(py::module_& m) {
   py::class_<BatchHandle>(m, "Batch", "Puts or gets under way: one result per key.")
       .def_property_readonly("done", [](const BatchHandle& b) { return b.outcome.done(); })
       .def_property_readonly("quiet", &BatchHandle::is_quiet)
@@ -224,6 +223,10 @@ void bind_client(py::module_& m) {
           py::arg("notifier"), py::arg("token"))
       .def("quieted", &BatchHandle::quieted)
       .def("cancel", &BatchHandle::cancel);
+}
+
+void bind_client(py::module_& m) {
+  using Keys = std::vector<std::string>;
   py::class_<ClientHandle>(m, "StoreClient")
       .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"))
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("timeout") = py::none())
@@ -292,6 +295,7 @@ void bind_client(py::module_& m) {
 }  // namespace
 
 void bind_store(py::module_& m) {
+  bind_batch(m);
   bind_client(m);
   using MasterHandle = Tenant<store::Master>;
   py::class_<MasterHandle>(m, "Master")

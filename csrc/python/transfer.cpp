@@ -157,6 +157,42 @@ void TransferHandle::cancel() {
   runtime->reactor().post([] {});  // other waiters look again
 }
 
+namespace {
+
+void bind_prepared(py::module_& m) {
+  struct Prepared {
+    std::shared_ptr<Runtime> runtime;
+    Records records;
+  };
+  py::class_<Prepared>(m, "Prepared")
+      .def(py::init([](std::shared_ptr<Runtime> runtime, const py::object& entries, uint32_t op) {
+             return Prepared{std::move(runtime), pack_records(entries, op)};
+           }),
+           py::arg("runtime"), py::arg("entries"), py::arg("op"))
+      .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
+      .def(
+          "post",
+          [](const Prepared& prepared, std::optional<double> timeout_s) {
+            return submit(prepared.runtime, prepared.records, timeout_s);
+          },
+          py::arg("timeout") = py::none());
+}
+
+void bind_remote_region(py::module_& m) {
+  py::class_<RemoteRegionHandle>(m, "RemoteRegion", "A peer's region: what entries name as their remote side.")
+      .def_readonly("handle", &RemoteRegionHandle::handle)
+      .def_readonly("id", &RemoteRegionHandle::id)
+      .def_readonly("generation", &RemoteRegionHandle::generation)
+      .def_readonly("length", &RemoteRegionHandle::length)
+      .def_readonly("name", &RemoteRegionHandle::name)
+      .def_property_readonly("readable",
+                             [](const RemoteRegionHandle& r) { return (r.access & memory::kReadable) != 0; })
+      .def_property_readonly("writable",
+                             [](const RemoteRegionHandle& r) { return (r.access & memory::kWritable) != 0; });
+}
+
+}  // namespace
+
 void bind_transfer(py::module_& m) {
   auto locked = [](auto read) {
     return [read](const TransferHandle& handle) {
@@ -202,33 +238,8 @@ void bind_transfer(py::module_& m) {
       },
       py::arg("view"), "Where the memory of a contiguous buffer starts.");
 
-  struct Prepared {
-    std::shared_ptr<Runtime> runtime;
-    Records records;
-  };
-  py::class_<Prepared>(m, "Prepared")
-      .def(py::init([](std::shared_ptr<Runtime> runtime, const py::object& entries, uint32_t op) {
-             return Prepared{std::move(runtime), pack_records(entries, op)};
-           }),
-           py::arg("runtime"), py::arg("entries"), py::arg("op"))
-      .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
-      .def(
-          "post",
-          [](const Prepared& prepared, std::optional<double> timeout_s) {
-            return submit(prepared.runtime, prepared.records, timeout_s);
-          },
-          py::arg("timeout") = py::none());
-
-  py::class_<RemoteRegionHandle>(m, "RemoteRegion", "A peer's region: what entries name as their remote side.")
-      .def_readonly("handle", &RemoteRegionHandle::handle)
-      .def_readonly("id", &RemoteRegionHandle::id)
-      .def_readonly("generation", &RemoteRegionHandle::generation)
-      .def_readonly("length", &RemoteRegionHandle::length)
-      .def_readonly("name", &RemoteRegionHandle::name)
-      .def_property_readonly("readable",
-                             [](const RemoteRegionHandle& r) { return (r.access & memory::kReadable) != 0; })
-      .def_property_readonly("writable",
-                             [](const RemoteRegionHandle& r) { return (r.access & memory::kWritable) != 0; });
+  bind_prepared(m);
+  bind_remote_region(m);
 }
 
 }  // namespace moontide::python

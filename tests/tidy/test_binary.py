@@ -28,6 +28,8 @@ def test_it_exports_its_entry_only() -> None:
 
 
 def test_it_runs_with_an_old_c_library() -> None:
-    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_(\d+\.\d+)", binutils("objdump", "-T"))}
+    versions = {
+        tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_(\d+\.\d+)", binutils("objdump", "-T"))
+    }
     assert versions
     assert max(versions) <= GLIBC

@@ -13,7 +13,16 @@ from moontide._waiting import completion
 from moontide.engine import Operation, _memory_range
 from moontide.errors import Invalid, MoontideError, NotFound, TooLarge
 
-__all__ = ["Key", "ObjectInfo", "Procedures", "run_awaiting", "run_blocking"]
+__all__ = [
+    "Key",
+    "Native",
+    "ObjectInfo",
+    "Procedures",
+    "encode_key",
+    "operation_of",
+    "run_awaiting",
+    "run_blocking",
+]
 
 T = TypeVar("T")
 Key = str | bytes
