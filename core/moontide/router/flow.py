@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from moontide.kv.logs import LimitedLog
 from moontide.router.backends import Backend, Group
 from moontide.router.metrics import Metrics
 from moontide.router.rewrite import decode_alone, decode_body, prefill_body
@@ -58,6 +59,7 @@ class Flow:
         self._decode = decode
         self._metrics = metrics
         self._limits = limits
+        self._log = LimitedLog(logger)
 
     async def run(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """The client's leaving cancels this, and with it the leg that is under way."""
@@ -104,7 +106,8 @@ class Flow:
 
     def _prefill_failed(self, backend: Backend, what: str, reason: str) -> str:
         backend.failed()
-        logger.warning("prefill server %s: %s; on probation for %.1f s", backend.url, what, backend.returns_in)
+        message = "prefill server %s: %s; on probation for %.1f s"
+        self._log.warning(f"prefill {backend.url} {reason}", message, backend.url, what, backend.returns_in)
         return reason
 
     async def _run_decode(
@@ -129,7 +132,7 @@ class Flow:
                     tried = list(self._decode.backends)
                 backend.failed()
                 tried.append(backend)
-                logger.warning("decode server: %s", failure)
+                self._log.warning(f"decode {backend.url}", "decode server: %s", failure)
         status = 503 if failure.startswith(("there is", "cannot reach")) else 502
         response = error_response(status, "decode_unavailable", failure, **_marks(reason))
         return response, reason
@@ -174,7 +177,7 @@ class Flow:
             await response.write_eof()
         except _BrokenOff as error:
             # The status is out: the one honest sign left is an end in the middle.
-            logger.warning("the decode server broke off in the middle of an answer: %s", error)
+            self._log.warning("broken", "the decode server broke off in the middle of an answer: %s", error)
             self._metrics.broken.inc()
             if request.transport is not None:
                 request.transport.close()
