@@ -15,7 +15,9 @@ using ByteView = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 using Bytes = std::vector<std::byte>;
 
-inline ByteView as_bytes(std::string_view text) { return {reinterpret_cast<const std::byte*>(text.data()), text.size()}; }
+inline ByteView as_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
 inline std::string_view as_text(ByteView bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 inline Bytes to_bytes(ByteView view) { return {view.begin(), view.end()}; }
 

@@ -13,7 +13,9 @@ class Random {
   virtual uint64_t next() = 0;
   void fill(MutableBytes into);
   // Uniform in [0, bound), bound > 0 (a bias of bound / 2^64 is accepted).
-  uint64_t below(uint64_t bound) { return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64); }
+  uint64_t below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+  }
 };
 
 // xoshiro256**: reproducible, not for secrets.

@@ -59,18 +59,19 @@ inline std::unexpected<Error> fail(Code code, std::string message) {
 
 // TRY(value, expression): binds the value of a Result or returns its error from the enclosing function.
 #define TRY(declaration, expression) TRY_IMPL(MT_CONCAT(try_result_, __LINE__), declaration, expression)
-#define TRY_IMPL(name, declaration, expression)                        \
-  auto name = (expression);                                            \
-  if (!name) return std::unexpected(std::move(name).error());          \
+#define TRY_IMPL(name, declaration, expression)               \
+  auto name = (expression);                                   \
+  if (!name) return std::unexpected(std::move(name).error()); \
   declaration = std::move(*name)
 
 // TRY_VOID(expression): the same for Result<void>.
-#define TRY_VOID(expression)                                                                                   \
-  do {                                                                                                         \
-    if (auto try_void_result = (expression); !try_void_result) return std::unexpected(std::move(try_void_result).error()); \
+#define TRY_VOID(expression)                                      \
+  do {                                                            \
+    if (auto try_void_result = (expression); !try_void_result)    \
+      return std::unexpected(std::move(try_void_result).error()); \
   } while (0)
 
-#define MT_CHECK(condition, operands)                                                    \
-  do {                                                                                   \
+#define MT_CHECK(condition, operands)                                                     \
+  do {                                                                                    \
     if (!(condition)) ::moontide::check_failed(__FILE__, __LINE__, #condition, operands); \
   } while (0)

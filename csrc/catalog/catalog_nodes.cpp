@@ -43,8 +43,8 @@ Result<> Catalog::node_inventory(const NodeId& id, std::span<const InventoryEntr
 
 Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   auto refuse = [&](const char* what) {
-    return fail(Code::kInvalid, "inventory of node " + node.id.text() + ", generation " + entry.generation.text() +
-                                    ": " + what);
+    return fail(Code::kInvalid,
+                "inventory of node " + node.id.text() + ", generation " + entry.generation.text() + ": " + what);
   };
   if (!key_valid(entry.key)) return refuse("bad key");
   if (entry.generation.empty() || entry.generation.term > term_) return refuse("generation of no term so far");

@@ -33,11 +33,11 @@ struct Object {
   uint64_t offset = 0;
   uint32_t crc = 0;
   ObjectState state = ObjectState::kUnfinished;
-  uint32_t join_round = 0;      // the node's round in which its inventory or a put_end last vouched for the entry
-  ClientId writer;              // while unfinished; none: came by inventory, the place is known
-  uint64_t token = 0;           // while unfinished
-  int64_t deadline_ns = 0;      // while unfinished
-  int64_t lease_until_ns = 0;   // while committed; 0 = none
+  uint32_t join_round = 0;     // the node's round in which its inventory or a put_end last vouched for the entry
+  ClientId writer;             // while unfinished; none: came by inventory, the place is known
+  uint64_t token = 0;          // while unfinished
+  int64_t deadline_ns = 0;     // while unfinished
+  int64_t lease_until_ns = 0;  // while committed; 0 = none
   PolicyHook hook;
 
   uint64_t footprint() const { return entry_footprint(length); }

@@ -183,7 +183,8 @@ class InprocListener final : public Listener {
 InprocNetwork::InprocNetwork(Reactor& reactor) : reactor_(reactor), listeners_(std::make_shared<Listeners>()) {}
 
 Result<std::unique_ptr<Listener>> InprocNetwork::listen(const std::string& address, Accepted accepted) {
-  if (!names(address) || address.size() == 7) return fail(Code::kInvalid, "address '" + address + "' is not inproc:NAME");
+  if (!names(address) || address.size() == 7)
+    return fail(Code::kInvalid, "address '" + address + "' is not inproc:NAME");
   if (listeners_->contains(address)) return fail(Code::kUnavailable, "cannot listen on " + address + ": in use");
   return std::unique_ptr<Listener>(std::make_unique<InprocListener>(listeners_, address, std::move(accepted)));
 }

@@ -36,7 +36,7 @@ class SimProcess final : public Reactor {
   void deliver(Task event);
 
   // --- faults ---
-  void pause();   // nothing runs; events, timers and tasks wait
+  void pause();  // nothing runs; events, timers and tasks wait
   void resume();
   // Nothing runs any more; what was queued is kept until the world ends, since its captures may own memory that others
   // still read. Crash handlers run inside this call.

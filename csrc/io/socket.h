@@ -21,8 +21,8 @@ struct SocketOptions {
 };
 
 struct SocketCounters {
-  uint64_t refused = 0;         // accepted above accepted_max
-  uint64_t accept_pauses = 0;   // out of descriptors or memory
+  uint64_t refused = 0;        // accepted above accepted_max
+  uint64_t accept_pauses = 0;  // out of descriptors or memory
 };
 
 // What streams of one network share: the place where small reads land before they are handed to the sink.

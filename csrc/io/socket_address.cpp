@@ -75,8 +75,9 @@ Result<SocketAddress> parse_socket_address(const std::string& text) {
     loopback = (ntohl(raw.sin_addr.s_addr) >> 24) == 127;
   }
   if (!loopback) {
-    return fail(Code::kDenied, "address '" + text +
-                                   "' is not on loopback; other addresses are refused until a cluster secret and TLS exist");
+    return fail(
+        Code::kDenied,
+        "address '" + text + "' is not on loopback; other addresses are refused until a cluster secret and TLS exist");
   }
   return address;
 }

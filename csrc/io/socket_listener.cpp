@@ -115,7 +115,11 @@ Result<std::unique_ptr<Listener>> SocketNetwork::listen(const std::string& text,
 class SocketNetwork::Connect final : private FdHandler {
  public:
   Connect(SocketNetwork& network, uint64_t id, std::string text, Connected connected)
-      : id(id), text(std::move(text)), connected(std::move(connected)), network_(network), timeout_(network.reactor_),
+      : id(id),
+        text(std::move(text)),
+        connected(std::move(connected)),
+        network_(network),
+        timeout_(network.reactor_),
         again_(network.reactor_) {}
   ~Connect() { network_.reactor_.unwatch(watch_); }
 

@@ -1,5 +1,6 @@
 // Timers in order of their deadline; equal deadlines run in the order they were added. Adding costs O(log n),
-// cancelling O(1): the task is dropped at once, its heap entry when it comes up or when half of the heap is such entries.
+// cancelling O(1): the task is dropped at once, its heap entry when it comes up or when half of the heap is such
+// entries.
 #pragma once
 
 #include <algorithm>

@@ -62,13 +62,17 @@ void bind_faults(py::class_<Cluster>& cluster) {
       .def("alive", [](Cluster& self, const std::string& host) { return process_of(self, host).alive(); })
       .def("crash", [](Cluster& self, const std::string& host, bool dark) { value_or_raise(self.crash(host, dark)); })
       .def("restart", [](Cluster& self, const std::string& host) { value_or_raise(self.restart(host)); })
-      .def("cut", [](Cluster& self, const std::string& from, const std::string& to) { self.universe().fabric.cut(from, to); })
-      .def("heal", [](Cluster& self, const std::string& from, const std::string& to) { self.universe().fabric.heal(from, to); })
+      .def("cut",
+           [](Cluster& self, const std::string& from, const std::string& to) { self.universe().fabric.cut(from, to); })
+      .def("heal",
+           [](Cluster& self, const std::string& from, const std::string& to) { self.universe().fabric.heal(from, to); })
       .def("heal_all", [](Cluster& self) { self.universe().fabric.heal_all(); })
-      .def("drift", [](Cluster& self, const std::string& host, int64_t ppm) { process_of(self, host).set_drift_ppm(ppm); })
-      .def("step_clock", [](Cluster& self, const std::string& host, int64_t ns) { process_of(self, host).step_clock(ns); })
-      .def("delays",
-           [](Cluster& self, int64_t least_ns, int64_t most_ns) { self.universe().fabric.set_delays({least_ns, most_ns}); })
+      .def("drift",
+           [](Cluster& self, const std::string& host, int64_t ppm) { process_of(self, host).set_drift_ppm(ppm); })
+      .def("step_clock",
+           [](Cluster& self, const std::string& host, int64_t ns) { process_of(self, host).step_clock(ns); })
+      .def("delays", [](Cluster& self, int64_t least_ns,
+                        int64_t most_ns) { self.universe().fabric.set_delays({least_ns, most_ns}); })
       .def("read_faults", [](Cluster& self, uint64_t late_one_in, uint64_t very_late_one_in, uint64_t fail_one_in) {
         auto& faults = self.universe().hub.faults();
         faults.late_one_in = late_one_in;
@@ -90,14 +94,18 @@ void bind_sim(py::module_& m) {
       .def_property_readonly("time_ns", [](Cluster& self) { return self.world().time_ns(); })
       .def_property_readonly("events", [](Cluster& self) { return self.world().events(); })
       .def_property_readonly("trace", [](Cluster& self) { return self.world().trace(); })
-      .def("run_for", [](Cluster& self, int64_t ns) { self.world().run_for(ns); }, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "run_for", [](Cluster& self, int64_t ns) { self.world().run_for(ns); },
+          py::call_guard<py::gil_scoped_release>())
       .def("start", &start, py::arg("client"), py::arg("number"), py::arg("kind"), py::arg("key"), py::arg("value") = 0,
            py::arg("length") = 0, py::arg("in_memory") = true)
       .def("take_outcomes", &take_outcomes)
       .def("assembled", &Cluster::assembled)
-      .def("audit", [](const Cluster& self) { return text_of(self.audit()); }, py::call_guard<py::gil_scoped_release>())
-      .def("audit_at_rest", [](const Cluster& self) { return text_of(self.audit_at_rest()); },
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "audit", [](const Cluster& self) { return text_of(self.audit()); }, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "audit_at_rest", [](const Cluster& self) { return text_of(self.audit_at_rest()); },
+          py::call_guard<py::gil_scoped_release>())
       .def("describe", &Cluster::describe)
       .def("counters", &Cluster::counters);
   bind_faults(cluster);

@@ -39,11 +39,15 @@ void ClientMachine::start(Request request) {
 void ClientMachine::begin(const Request& request) {
   switch (request.kind) {
     case Kind::kPut:
-    case Kind::kPutAsync: return put(request);
-    case Kind::kGet: return get(request);
+    case Kind::kPutAsync:
+      return put(request);
+    case Kind::kGet:
+      return get(request);
     case Kind::kExists:
-    case Kind::kRemove: return codes(request);
-    case Kind::kList: return list(request);
+    case Kind::kRemove:
+      return codes(request);
+    case Kind::kList:
+      return list(request);
   }
 }
 

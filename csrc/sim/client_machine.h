@@ -16,9 +16,9 @@ enum class Kind : uint8_t { kPut, kPutAsync, kGet, kExists, kRemove, kList };
 struct Request {
   uint64_t number = 0;  // of the operation
   Kind kind = Kind::kGet;
-  std::string key;       // kList: the prefix
-  uint64_t value = 0;    // puts: the number of the contents, see sim/values.h
-  uint64_t length = 0;   // puts: kValueBytesMin up to Slots::kSlotBytes
+  std::string key;        // kList: the prefix
+  uint64_t value = 0;     // puts: the number of the contents, see sim/values.h
+  uint64_t length = 0;    // puts: kValueBytesMin up to Slots::kSlotBytes
   bool in_memory = true;  // puts: from registered memory; else the client keeps a copy
 };
 

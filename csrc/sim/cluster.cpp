@@ -50,15 +50,14 @@ Result<> Cluster::start_node(size_t index) {
   TRY(run.arena, memory::Arena::create_private(options_.node_bytes));
   store::NodeOptions options;
   options.master = kMasterAddress;
-  TRY(run.node, store::Node::create(run.machine->process(), run.machine->network(), *run.engine, run.arena,
-                                    std::move(options)));
+  TRY(run.node,
+      store::Node::create(run.machine->process(), run.machine->network(), *run.engine, run.arena, std::move(options)));
   nodes_[index].push_back(std::move(run));
   return {};
 }
 
 Result<> Cluster::start_client(size_t index) {
-  TRY(auto run,
-      ClientMachine::create(universe_, "client" + std::to_string(index), kMasterAddress, outcomes_));
+  TRY(auto run, ClientMachine::create(universe_, "client" + std::to_string(index), kMasterAddress, outcomes_));
   clients_[index].push_back(std::move(run));
   return {};
 }

@@ -13,7 +13,8 @@ engine::TransportFactory Machine::transports() {
     if (universe_.paths != Paths::kTcp) {
       list.push_back(std::make_unique<transport::SimTransport>(universe_.hub, process_, registry));
     }
-    if (universe_.paths != Paths::kOneSided) list.push_back(std::make_unique<transport::TcpTransport>(options.tcp_streams));
+    if (universe_.paths != Paths::kOneSided)
+      list.push_back(std::make_unique<transport::TcpTransport>(options.tcp_streams));
     return list;
   };
 }

@@ -16,7 +16,8 @@ enum class Paths : uint8_t { kOneSided = 1, kTcp = 2, kBoth = 3 };
 
 // What all machines of one simulation share. Outlives them.
 struct Universe {
-  explicit Universe(uint64_t seed, Paths paths = Paths::kBoth) : world(seed), fabric(world), hub(fabric), paths(paths) {}
+  explicit Universe(uint64_t seed, Paths paths = Paths::kBoth)
+      : world(seed), fabric(world), hub(fabric), paths(paths) {}
   io::SimWorld world;
   io::SimFabric fabric;
   transport::SimHub hub;

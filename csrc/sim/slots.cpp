@@ -35,7 +35,8 @@ void Slots::give_back(size_t slot) {
 bool Slots::untouched() const {
   for (size_t slot = 0; slot < kSlots; ++slot) {
     const MutableBytes memory = bytes(slot);
-    if (!used_[slot] && !std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == kMark; })) return false;
+    if (!used_[slot] && !std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == kMark; }))
+      return false;
   }
   return true;
 }

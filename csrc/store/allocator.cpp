@@ -6,7 +6,8 @@
 
 namespace moontide::store {
 
-ExtentAllocator::ExtentAllocator(uint64_t size, uint64_t alignment) : size_(size / alignment * alignment), alignment_(alignment) {
+ExtentAllocator::ExtentAllocator(uint64_t size, uint64_t alignment)
+    : size_(size / alignment * alignment), alignment_(alignment) {
   if (size_ > 0) insert_free(0, size_);
 }
 

@@ -35,14 +35,16 @@ void TemporaryRegions::release(const memory::RegionRef& region, std::move_only_f
 
 HeaderSlots::~HeaderSlots() {
   // the registry keeps the memory until no transfer uses it
-  for (auto& chunk : chunks_) [[maybe_unused]] auto removed = engine_.remove_region(chunk->id, {});
+  for (auto& chunk : chunks_) [[maybe_unused]]
+    auto removed = engine_.remove_region(chunk->id, {});
 }
 
 Result<std::byte*> HeaderSlots::take() {
   if (free_.empty()) {
     if (chunks_.size() == kChunksMax) return fail(Code::kOverloaded, "too many gets are under way");
     TRY(auto arena, memory::Arena::create_private(kSlots * catalog::kEntryHeaderBytes));
-    TRY(auto region, engine_.add_region(arena->data(), kSlots * catalog::kEntryHeaderBytes, memory::kLocal, "headers", arena));
+    TRY(auto region,
+        engine_.add_region(arena->data(), kSlots * catalog::kEntryHeaderBytes, memory::kLocal, "headers", arena));
     chunks_.push_back(region);
     for (size_t i = kSlots; i-- > 0;) free_.push_back(arena->data() + i * catalog::kEntryHeaderBytes);
   }

@@ -14,10 +14,17 @@ constexpr int64_t kTouchEvery = kSecond / 2;
 }  // namespace
 
 Client::Client(io::Reactor& reactor, io::Network& network, engine::Engine& engine, ClientOptions options)
-    : reactor_(reactor), engine_(engine), options_(std::move(options)), id_(InstanceId::make(reactor.random())),
-      master_(reactor, network, id_, options_), commits_(reactor, master_, options_.commits_max),
-      locations_(options_.locations_max), regions_(engine), checksums_(std::make_shared<ChecksumQueue>(reactor)),
-      headers_(std::make_shared<HeaderSlots>(engine)), touch_timer_(reactor) {}
+    : reactor_(reactor),
+      engine_(engine),
+      options_(std::move(options)),
+      id_(InstanceId::make(reactor.random())),
+      master_(reactor, network, id_, options_),
+      commits_(reactor, master_, options_.commits_max),
+      locations_(options_.locations_max),
+      regions_(engine),
+      checksums_(std::make_shared<ChecksumQueue>(reactor)),
+      headers_(std::make_shared<HeaderSlots>(engine)),
+      touch_timer_(reactor) {}
 
 Client::~Client() {
   alive_.reset();
@@ -59,7 +66,8 @@ void Client::locate(const std::vector<std::string>& keys, int64_t deadline_ns, L
                   [answer = std::move(answer), count](Result<Bytes> payload, bool) mutable {
                     if (!payload) return answer(std::unexpected(payload.error()));
                     auto reply = wire::decode<wire::LocateReply>(*payload);
-                    if (reply && reply->items.size() != count) reply = fail(Code::kInvalid, "the master's answer has another length");
+                    if (reply && reply->items.size() != count)
+                      reply = fail(Code::kInvalid, "the master's answer has another length");
                     answer(std::move(reply));
                   });
 }
@@ -70,9 +78,7 @@ void Client::touched(const std::string& key) {
   if (!touch_timer_.running()) touch_timer_.start(kTouchEvery, [this] { flush_touches(); });
 }
 
-void Client::flush_touches() {
-  master_.notify(wire::kTouch, wire::encode(wire::Keys{std::exchange(touched_, {})}));
-}
+void Client::flush_touches() { master_.notify(wire::kTouch, wire::encode(wire::Keys{std::exchange(touched_, {})})); }
 
 // ---- requests about many keys
 
@@ -151,8 +157,9 @@ void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsD
     }
   }
   for (size_t from = 0; from < unknown.size(); from += wire::kStoreItemsMax) {
-    std::vector<size_t> chunk(unknown.begin() + static_cast<ptrdiff_t>(from),
-                              unknown.begin() + static_cast<ptrdiff_t>(std::min(unknown.size(), from + wire::kStoreItemsMax)));
+    std::vector<size_t> chunk(
+        unknown.begin() + static_cast<ptrdiff_t>(from),
+        unknown.begin() + static_cast<ptrdiff_t>(std::min(unknown.size(), from + wire::kStoreItemsMax)));
     std::vector<std::string> asked;
     for (size_t i : chunk) asked.push_back(keys[i]);
     ++gather->left;
@@ -162,7 +169,8 @@ void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsD
         const wire::Located& place = reply->items[n];
         if (place.code != Code::kOk || place.node >= reply->nodes.size()) continue;
         const wire::NodeRef& node = reply->nodes[place.node];
-        remember(asked[n], {node.node, node.address, place.generation, place.offset, place.length}, asked_ns + reply->lease_ns);
+        remember(asked[n], {node.node, node.address, place.generation, place.offset, place.length},
+                 asked_ns + reply->lease_ns);
         gather->lengths[chunk[n]] = place.length;
       }
       gather->finish();

@@ -95,7 +95,9 @@ class Client {
   // Keys to the master in requests of bounded size; `each` gets the first index of a chunk and its answer.
   using LocateAnswer = std::move_only_function<void(Result<wire::LocateReply> reply)>;
   void locate(const std::vector<std::string>& keys, int64_t deadline_ns, LocateAnswer answer);
-  void remember(const std::string& key, const Location& location, int64_t expires_ns) { locations_.put(key, location, expires_ns); }
+  void remember(const std::string& key, const Location& location, int64_t expires_ns) {
+    locations_.put(key, location, expires_ns);
+  }
   // This client's own put, or a cached place.
   std::optional<Location> known_location(const std::string& key);
   void touched(const std::string& key);

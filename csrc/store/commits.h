@@ -16,7 +16,8 @@ namespace moontide::store {
 
 class Commits {
  public:
-  Commits(io::Reactor& reactor, MasterLink& master, size_t max) : master_(master), max_(max), flush_(reactor), reactor_(reactor) {}
+  Commits(io::Reactor& reactor, MasterLink& master, size_t max)
+      : master_(master), max_(max), flush_(reactor), reactor_(reactor) {}
 
   bool full() const { return pending_ >= max_; }
   void add(const std::string& key, const Location& location, uint32_t crc);

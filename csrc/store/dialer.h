@@ -16,8 +16,12 @@ class Dialer {
   using Connected = std::move_only_function<void(std::unique_ptr<io::Stream> stream)>;
 
   Dialer(io::Reactor& reactor, io::Network& network, std::string address, int64_t timeout_ns, Connected connected)
-      : reactor_(reactor), network_(network), address_(std::move(address)), timeout_ns_(timeout_ns),
-        connected_(std::move(connected)), pause_(reactor) {}
+      : reactor_(reactor),
+        network_(network),
+        address_(std::move(address)),
+        timeout_ns_(timeout_ns),
+        connected_(std::move(connected)),
+        pause_(reactor) {}
 
   // Connects after the pause that is due; `connected` runs in a later turn. Ignored while one attempt is under way.
   void dial();

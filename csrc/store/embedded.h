@@ -15,7 +15,7 @@ namespace moontide::store {
 
 struct MemberOptions {
   std::string master{};        // empty: this process is the pool, nobody else joins it
-  uint64_t lend_bytes = 0;   // 0: no node here
+  uint64_t lend_bytes = 0;     // 0: no node here
   bool private_arena = false;  // memory that other processes cannot map: for the simulation
   MasterOptions master_options{};
   NodeOptions node_options{};

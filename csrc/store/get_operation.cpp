@@ -5,8 +5,7 @@
 namespace moontide::store {
 
 GetOperation::GetOperation(Client& client, std::vector<GetItem> items, OperationOptions options)
-    : Operation(client.reactor_, items.size(), std::move(options)), client_(&client),
-      items_(items.size()) {
+    : Operation(client.reactor_, items.size(), std::move(options)), client_(&client), items_(items.size()) {
   for (size_t i = 0; i < items.size(); ++i) items_[i].wanted = std::move(items[i]);
 }
 
@@ -51,7 +50,8 @@ Result<> GetOperation::prepare(Item& item) {
 void GetOperation::locate(const std::vector<size_t>& indices) {
   for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
     size_t to = std::min(indices.size(), from + wire::kStoreItemsMax);
-    std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from), indices.begin() + static_cast<ptrdiff_t>(to));
+    std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from),
+                              indices.begin() + static_cast<ptrdiff_t>(to));
     std::vector<std::string> keys;
     for (size_t i : chunk) keys.push_back(items_[i].wanted.key);
     int64_t asked_ns = reactor().now_ns();
@@ -61,7 +61,8 @@ void GetOperation::locate(const std::vector<size_t>& indices) {
   }
 }
 
-void GetOperation::located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply, int64_t asked_ns) {
+void GetOperation::located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply,
+                           int64_t asked_ns) {
   std::vector<size_t> found;
   for (size_t n = 0; n < indices.size(); ++n) {
     size_t i = indices[n];
@@ -201,7 +202,8 @@ void GetOperation::check(const BatchRef& batch) {
     for (size_t n = 0; n < batch->indices.size(); ++n) {
       const Item& item = items_[batch->indices[n]];
       bool arrived = true;
-      for (size_t r = 0; r < item.records; ++r) arrived = arrived && batch->transfer->results()[item.first_record + r] == Code::kOk;
+      for (size_t r = 0; r < item.records; ++r)
+        arrived = arrived && batch->transfer->results()[item.first_record + r] == Code::kOk;
       if (arrived && header_is_right(item)) {
         prove_payload(batch, n);
       } else {

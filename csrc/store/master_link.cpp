@@ -9,10 +9,13 @@ constexpr int64_t kAskAgain = 20 * kMillisecond;
 
 MasterLink::MasterLink(io::Reactor& reactor, io::Network& network, const InstanceId& client,
                        const ClientOptions& options)
-    : reactor_(reactor), client_(client), options_(options),
+    : reactor_(reactor),
+      client_(client),
+      options_(options),
       dialer_(reactor, network, options.master, options.connect_timeout_ns,
               [this](std::unique_ptr<io::Stream> stream) { connected(std::move(stream)); }),
-      keep_alive_(reactor), again_(reactor) {
+      keep_alive_(reactor),
+      again_(reactor) {
   dialer_.dial();
 }
 
@@ -77,7 +80,8 @@ void MasterLink::expired(uint64_t number) {
   auto found = requests_.find(number);
   if (found == requests_.end()) return;
   found->second.timer = 0;
-  if (found->second.sent > 0) return finish(number, fail(Code::kTimedOut, "the master at " + address() + " did not answer in time"));
+  if (found->second.sent > 0)
+    return finish(number, fail(Code::kTimedOut, "the master at " + address() + " did not answer in time"));
   const std::string& why = last_error_.empty() ? dialer_.last_error() : last_error_;
   finish(number, fail(Code::kUnavailable, "no connection to the master at " + address() + ": " + why));
 }

@@ -95,7 +95,8 @@ void Master::send_orders() {
   for (catalog::NodeOrder& order : catalog_.take_orders(kOrderItems)) {
     Session* to = session(nodes_[order.node].session);
     if (to == nullptr) continue;  // away: everything is ordered again when it is back
-    wire::NodeOrder message{.term = catalog_.term(), .floor = order.floor, .confirm = std::move(order.confirm), .retire = {}};
+    wire::NodeOrder message{
+        .term = catalog_.term(), .floor = order.floor, .confirm = std::move(order.confirm), .retire = {}};
     message.retire.reserve(order.retire.size());
     for (const catalog::RetireItem& item : order.retire) message.retire.push_back({item.generation, item.key_hash});
     more = more || message.confirm.size() == kOrderItems || message.retire.size() == kOrderItems;

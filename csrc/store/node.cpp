@@ -8,7 +8,10 @@ constexpr size_t kInventoryPage = 512;
 }  // namespace
 
 Node::Node(io::Reactor& reactor, io::Network& network, engine::Engine& engine, NodeOptions options)
-    : reactor_(reactor), engine_(engine), options_(std::move(options)), id_(InstanceId::make(reactor.random())),
+    : reactor_(reactor),
+      engine_(engine),
+      options_(std::move(options)),
+      id_(InstanceId::make(reactor.random())),
       secret_{reactor.random().next(), reactor.random().next()},
       dialer_(reactor, network, options_.master, options_.connect_timeout_ns,
               [this](std::unique_ptr<io::Stream> stream) { connected(std::move(stream)); }),
@@ -17,12 +20,11 @@ Node::Node(io::Reactor& reactor, io::Network& network, engine::Engine& engine, N
 Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& network, engine::Engine& engine,
                                            std::shared_ptr<memory::Arena> arena, NodeOptions options) {
   std::unique_ptr<Node> node(new Node(reactor, network, engine, std::move(options)));
-  TRY(node->region_, engine.add_region(arena->data(), arena->size(), memory::kReadable,
-                                       wire::pool_region_name(node->id_), arena));
-  node->storage_ = std::make_unique<Storage>(engine, arena, node->secret_, node->options_,
-                                             [raw = node.get()](std::vector<Generation> generations) {
-                                               raw->retired(std::move(generations));
-                                             });
+  TRY(node->region_,
+      engine.add_region(arena->data(), arena->size(), memory::kReadable, wire::pool_region_name(node->id_), arena));
+  node->storage_ = std::make_unique<Storage>(
+      engine, arena, node->secret_, node->options_,
+      [raw = node.get()](std::vector<Generation> generations) { raw->retired(std::move(generations)); });
   auto handler = [raw = node.get(), alive = std::weak_ptr(node->alive_)](
                      const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
     if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
@@ -132,8 +134,8 @@ void Node::drop_session(const Error& cause) {
 
 void Node::ask(uint16_t type, Bytes payload, std::move_only_function<void(const Bytes&)> answer) {
   channel_->call(type, std::move(payload), options_.request_timeout_ns,
-                 [this, alive = std::weak_ptr(alive_), session = session_, answer = std::move(answer)](
-                     Result<rpc::Reply> reply) mutable {
+                 [this, alive = std::weak_ptr(alive_), session = session_,
+                  answer = std::move(answer)](Result<rpc::Reply> reply) mutable {
                    if (alive.expired() || session != session_) return;
                    if (!reply) return drop_session(reply.error());
                    answer(reply->payload);

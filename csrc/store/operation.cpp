@@ -3,7 +3,10 @@
 namespace moontide::store {
 
 Operation::Operation(io::Reactor& reactor, size_t items, OperationOptions options)
-    : reactor_(reactor), options_(std::move(options)), results_(items, Result<uint64_t>(0)), settled_(items, false),
+    : reactor_(reactor),
+      options_(std::move(options)),
+      results_(items, Result<uint64_t>(0)),
+      settled_(items, false),
       left_(items) {
   deadline_timer_.emplace(reactor);
   retry_timer_.emplace(reactor);
@@ -12,9 +15,7 @@ Operation::Operation(io::Reactor& reactor, size_t items, OperationOptions option
 void Operation::begin(int64_t timeout_ns) {
   deadline_ns_ = reactor_.now_ns() + timeout_ns;
   if (left_ == 0) return finish({});
-  deadline_timer_->start(timeout_ns, [this] {
-    end({Code::kTimedOut, "the operation's deadline has passed"});
-  });
+  deadline_timer_->start(timeout_ns, [this] { end({Code::kTimedOut, "the operation's deadline has passed"}); });
 }
 
 void Operation::settle(size_t item, Result<uint64_t> result) {

@@ -16,8 +16,8 @@ struct MasterOptions {
   uint32_t elector_term = 0;
   catalog::Limits catalog{};
   // The longest lease that an earlier master of this pool may have granted. Until it is over after the start, puts and
-  // removes are not finished: a node that has not come back yet may hold the entry that they end, and a client may still
-  // read it by such a lease. 0: there was none.
+  // removes are not finished: a node that has not come back yet may hold the entry that they end, and a client may
+  // still read it by such a lease. 0: there was none.
   int64_t earlier_lease_ns = kSecond;
   int64_t tick_ns = 20 * kMillisecond;
   int64_t session_timeout_ns = 5 * kSecond;  // a session that is silent for so long is over
@@ -40,12 +40,12 @@ struct ClientOptions {
   std::string master;
   int64_t connect_timeout_ns = 2 * kSecond;
   int64_t keep_alive_ns = kSecond;
-  int64_t timeout_ns = 10 * kSecond;       // of an operation that names none
-  int64_t no_node_wait_ns = 2 * kSecond;   // how long a put waits for a node to appear
-  uint64_t inline_bytes = 4096;            // values up to this ride in the message
-  size_t requests_max = 65536;             // to the master, waiting or under way
-  size_t locations_max = 65536;            // cached
-  size_t commits_max = 65536;              // of commit="async", not acknowledged yet; beyond it commits are awaited
+  int64_t timeout_ns = 10 * kSecond;      // of an operation that names none
+  int64_t no_node_wait_ns = 2 * kSecond;  // how long a put waits for a node to appear
+  uint64_t inline_bytes = 4096;           // values up to this ride in the message
+  size_t requests_max = 65536;            // to the master, waiting or under way
+  size_t locations_max = 65536;           // cached
+  size_t commits_max = 65536;             // of commit="async", not acknowledged yet; beyond it commits are awaited
 };
 
 }  // namespace moontide::store

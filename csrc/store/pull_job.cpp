@@ -3,7 +3,10 @@
 namespace moontide::store {
 
 PullJob::PullJob(Storage& storage, engine::LinkRef link, wire::StorePull request, rpc::Responder responder)
-    : storage_(storage), link_(std::move(link)), request_(std::move(request)), responder_(std::move(responder)),
+    : storage_(storage),
+      link_(std::move(link)),
+      request_(std::move(request)),
+      responder_(std::move(responder)),
       items_(request_.items.size()) {}
 
 void PullJob::start() {

@@ -6,8 +6,12 @@ namespace moontide::store {
 
 Storage::Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, const SipKey& secret,
                  const NodeOptions& options, Retired retired)
-    : engine_(engine), options_(options), segment_(std::move(arena)), gate_(secret, options.refused_max),
-      checksums_(engine.reactor()), retired_(std::move(retired)) {}
+    : engine_(engine),
+      options_(options),
+      segment_(std::move(arena)),
+      gate_(secret, options.refused_max),
+      checksums_(engine.reactor()),
+      retired_(std::move(retired)) {}
 
 Storage::~Storage() = default;
 

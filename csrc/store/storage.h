@@ -71,7 +71,7 @@ class Storage {
   bool gate_open_ = false;
   std::set<std::shared_ptr<PullJob>> jobs_;
   std::set<Generation> pulling_;
-  std::set<Generation> retire_when_over_;         // ordered while it was pulled
+  std::set<Generation> retire_when_over_;          // ordered while it was pulled
   std::vector<std::shared_ptr<PullJob>> at_gate_;  // have their bytes, wait for open_gate()
   StorageCounters counters_;
 };

@@ -1,4 +1,5 @@
-// Tickets: the master's word to a node that a put was granted. And the gate at the node that decides which are honoured.
+// Tickets: the master's word to a node that a put was granted. And the gate at the node that decides which are
+// honoured.
 #pragma once
 
 #include <set>

@@ -26,7 +26,8 @@ struct FrameHeader {
   Result<> check() const {
     if (magic != kFrameMagic) return fail(Code::kInvalid, "not a Moontide frame (magic " + std::to_string(magic) + ")");
     if (length > kFramePayloadMax) {
-      return fail(Code::kInvalid, "frame of " + std::to_string(length) + " bytes, the limit is " + std::to_string(kFramePayloadMax));
+      return fail(Code::kInvalid,
+                  "frame of " + std::to_string(length) + " bytes, the limit is " + std::to_string(kFramePayloadMax));
     }
     if (kind < FrameKind::kRequest || kind > FrameKind::kNotice) return fail(Code::kInvalid, "unknown frame kind");
     if (fd_count > 8) return fail(Code::kInvalid, "too many descriptors");

@@ -106,7 +106,8 @@ struct Cluster {
     REQUIRE(until([&] { return operation->quiet(); }));
     return operation->results();
   }
-  Code put(Client& client, const std::string& key, const Bytes& value, Commit commit = Commit::kSync, int64_t timeout_ns = 0) {
+  Code put(Client& client, const std::string& key, const Bytes& value, Commit commit = Commit::kSync,
+           int64_t timeout_ns = 0) {
     std::vector<PutItem> items(1);
     items[0].key = key;
     items[0].value = value;

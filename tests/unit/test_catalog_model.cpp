@@ -62,24 +62,26 @@ struct ModelPut {
 };
 
 struct ModelKey {
-  Generation newest_seen;     // by a reader or by an answered put: older ones must not show any more
-  Generation removed_below;   // generations that a finished remove ended
+  Generation newest_seen;    // by a reader or by an answered put: older ones must not show any more
+  Generation removed_below;  // generations that a finished remove ended
 };
 
 struct Options {
-  bool master_restarts = false;    // excludes nodes that are given up but alive, see docs/design/pool.md
+  bool master_restarts = false;  // excludes nodes that are given up but alive, see docs/design/pool.md
   bool given_up_but_alive = false;
 };
 
 class World {
  public:
   World(uint64_t seed, Options options)
-      : random_(seed), options_(options), catalog_({.put_timeout_ns = 20 * kSecond,
-                                                    .lease_ns = 2 * kSecond,
-                                                    .max_objects = 120,
-                                                    .max_endings = 64,
-                                                    .evictions_per_step = 5,
-                                                    .scan_per_step = 20}) {
+      : random_(seed),
+        options_(options),
+        catalog_({.put_timeout_ns = 20 * kSecond,
+                  .lease_ns = 2 * kSecond,
+                  .max_objects = 120,
+                  .max_endings = 64,
+                  .evictions_per_step = 5,
+                  .scan_per_step = 20}) {
     catalog_.start_term(1);
     for (int i = 0; i < 3; ++i) add_node();
   }
@@ -97,26 +99,50 @@ class World {
  private:
   void step() {
     switch (random_.below(20)) {
-      case 0: case 1: case 2: case 3: return start_puts();
-      case 4: case 5: case 6: return pull();
-      case 7: case 8: case 9: return end_put();
-      case 10: return revoke();
-      case 11: case 12: return locate();
-      case 13: return remove();
-      case 14: return compare_views();
-      case 15: return hand_out();
-      case 16: case 17: return deliver();
-      case 18: return catalog_.tick(now_ns_);
-      default: return random_.below(4) == 0 ? disturb() : hand_out();
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        return start_puts();
+      case 4:
+      case 5:
+      case 6:
+        return pull();
+      case 7:
+      case 8:
+      case 9:
+        return end_put();
+      case 10:
+        return revoke();
+      case 11:
+      case 12:
+        return locate();
+      case 13:
+        return remove();
+      case 14:
+        return compare_views();
+      case 15:
+        return hand_out();
+      case 16:
+      case 17:
+        return deliver();
+      case 18:
+        return catalog_.tick(now_ns_);
+      default:
+        return random_.below(4) == 0 ? disturb() : hand_out();
     }
   }
 
   void disturb() {
     auto& [id, node] = pick_node();
     switch (random_.below(6)) {
-      case 0: return disconnect(id, node);
-      case 1: case 2: return join(id, node);
-      case 3: return restart_node(id);
+      case 0:
+        return disconnect(id, node);
+      case 1:
+      case 2:
+        return join(id, node);
+      case 3:
+        return restart_node(id);
       case 4:
         if (options_.given_up_but_alive && !node.connected) {
           catalog_.node_lost(id);
@@ -179,8 +205,10 @@ class World {
   void restart_node(NodeId id) {  // a copy: it may be the key of what is erased
     nodes_.erase(id);
     catalog_.node_away(id);
-    if (random_.below(2) == 0) catalog_.node_lost(id);
-    else dead_.push_back(id);
+    if (random_.below(2) == 0)
+      catalog_.node_lost(id);
+    else
+      dead_.push_back(id);
     for (ModelPut& put : puts_) {
       if (put.grant.node == id) put.state = PutState::kFailed;
     }
@@ -319,8 +347,8 @@ class World {
 
   void saw(const std::string& key, Generation generation) {
     ModelKey& model = keys_[key];
-    CHECK_MESSAGE(generation >= model.newest_seen, key << " went back to " << generation.text() << " from "
-                                                       << model.newest_seen.text());
+    CHECK_MESSAGE(generation >= model.newest_seen,
+                  key << " went back to " << generation.text() << " from " << model.newest_seen.text());
     CHECK_MESSAGE(generation > model.removed_below, key << " came back from " << model.removed_below.text());
     auto barrier = not_before_.find(key);
     if (barrier != not_before_.end()) CHECK(generation > barrier->second);

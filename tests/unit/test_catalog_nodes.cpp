@@ -136,7 +136,7 @@ TEST_CASE("catalog: a node that was away is told again what was removed meanwhil
   CHECK(pool.ordered(kNodeA).size() == 1);  // handed out, the answer never comes
   pool.catalog.node_away(kNodeA);
   pool.remove("removed");
-  CHECK(pool.ordered(kNodeA).empty());   // not connected
+  CHECK(pool.ordered(kNodeA).empty());           // not connected
   CHECK(pool.locate("kept").code == Code::kOk);  // may still be read
   CHECK(pool.start(kAlice, "new", 1).code == Code::kUnavailable);
 
@@ -268,10 +268,10 @@ TEST_CASE("catalog: an inventory that contradicts itself is refused") {
   };
   CHECK(refused(entry("", {1, 1})));
   CHECK(refused(entry("k", {})));
-  CHECK(refused(entry("k", {3, 1})));                                   // a term that has not been
-  CHECK(refused(entry("k", {1, 1}, 1)));                                // not aligned
-  CHECK(refused(entry("k", {1, 1}, 64 * kKiB)));                        // outside
-  CHECK(refused(entry("k", {1, 1}, 0, UINT64_MAX - 10)));               // wraps
+  CHECK(refused(entry("k", {3, 1})));                      // a term that has not been
+  CHECK(refused(entry("k", {1, 1}, 1)));                   // not aligned
+  CHECK(refused(entry("k", {1, 1}, 64 * kKiB)));           // outside
+  CHECK(refused(entry("k", {1, 1}, 0, UINT64_MAX - 10)));  // wraps
   CHECK_FALSE(refused(entry("k", {1, 1}, 0, 60 * kKiB)));
   CHECK(refused(entry("l", {1, 2}, 0, 60 * kKiB)));  // together more than the segment
   CHECK(refused(entry("l", {1, 1}, 0, 60 * kKiB)));  // one generation, two keys

@@ -73,9 +73,8 @@ TEST_CASE("four waiters all make progress, whoever runs the reactor") {
         const auto delay_ns = static_cast<int64_t>((t * 37 + static_cast<size_t>(round) * 13) % 60) * kMicrosecond;
         {
           auto lock = driver.lock();
-          driver.reactor().call_after(delay_ns, [&driver, &done, t] {
-            driver.reactor().post([&done, t] { ++done[t]; });
-          });
+          driver.reactor().call_after(delay_ns,
+                                      [&driver, &done, t] { driver.reactor().post([&done, t] { ++done[t]; }); });
         }
         if (!driver.wait([&] { return done[t] == round; }, driver.reactor().now_ns() + 20 * kSecond)) return;
       }
@@ -190,7 +189,8 @@ TEST_CASE("a forked child knows that it is one, and its end does not disturb the
   std::unique_ptr<Stream> client;
   {
     auto lock = driver->lock();
-    network->connect(listener->address(), kSecond, [&](Result<std::unique_ptr<Stream>> stream) { client = std::move(*stream); });
+    network->connect(listener->address(), kSecond,
+                     [&](Result<std::unique_ptr<Stream>> stream) { client = std::move(*stream); });
   }
   CHECK(driver->wait([&] { return client && server; }, driver->reactor().now_ns() + 5 * kSecond));
   auto lock = driver->lock();

@@ -1,5 +1,4 @@
 #include "io/inproc.h"
-
 #include "io/sim.h"
 #include "unit/io_support.h"
 

@@ -1,5 +1,4 @@
 #include "io/sim.h"
-
 #include "io/sim_network.h"
 #include "unit/io_support.h"
 
@@ -190,8 +189,8 @@ TEST_CASE("sim: the peers of a crashed process learn of it, those of a dark mach
   SimProcess& again = net.world.start_process("b");
   SimNetwork network_again(net.fabric, again);
   std::unique_ptr<Stream> accepted;
-  auto listener =
-      network_again.listen(net.listener->address(), [&](std::unique_ptr<Stream> stream) { accepted = std::move(stream); });
+  auto listener = network_again.listen(net.listener->address(),
+                                       [&](std::unique_ptr<Stream> stream) { accepted = std::move(stream); });
   REQUIRE(listener);
   net.network_a.connect((*listener)->address(), kSecond,
                         [&](Result<std::unique_ptr<Stream>> stream) { net.client = std::move(*stream); });

@@ -47,12 +47,14 @@ TEST_CASE("sim engine: reads and writes arrive whole, whatever the order of thei
     Bytes source = pattern(kSize, seed);
     Bytes target(kSize);
     const bool write = seed % 3 != 0 && seed % 2 == 0;
-    auto theirs = two.owner->add_region(write ? target.data() : source.data(), kSize, memory::kReadable | memory::kWritable, "theirs");
+    auto theirs = two.owner->add_region(write ? target.data() : source.data(), kSize,
+                                        memory::kReadable | memory::kWritable, "theirs");
     auto ours = two.reader->add_region(write ? source.data() : target.data(), kSize, memory::kLocal, "ours");
     REQUIRE(theirs);
     REQUIRE(ours);
     auto link = two.open();
-    engine::Record record{write ? 2u : 1u, 0, reinterpret_cast<uint64_t>((*ours)->address), two.handle_of(link, (*theirs)->id), 0, kSize};
+    engine::Record record{
+        write ? 2u : 1u, 0, reinterpret_cast<uint64_t>((*ours)->address), two.handle_of(link, (*theirs)->id), 0, kSize};
     bool quiet = false;
     engine::TransferOptions options;
     options.quiet = [&] { quiet = true; };
@@ -77,7 +79,8 @@ TEST_CASE("sim engine: nothing lands after quiet, also when the transfer was can
     auto theirs = two.owner->add_region(source.data(), kSize, memory::kReadable, "theirs");
     auto ours = two.reader->add_region(target.data(), kSize, memory::kLocal, "ours");
     auto link = two.open();
-    engine::Record record{1, 0, reinterpret_cast<uint64_t>(target.data()), two.handle_of(link, (*theirs)->id), 0, kSize};
+    engine::Record record{1, 0,    reinterpret_cast<uint64_t>(target.data()), two.handle_of(link, (*theirs)->id),
+                          0, kSize};
     bool quiet = false;
     engine::TransferOptions options;
     options.quiet = [&] { quiet = true; };
@@ -111,7 +114,8 @@ TEST_CASE("sim engine: a region unregistered in mid-read gives STALE or the byte
     auto theirs = two.owner->add_region(source.data(), kSize, memory::kReadable, "theirs");
     auto ours = two.reader->add_region(target.data(), kSize, memory::kLocal, "ours");
     auto link = two.open();
-    engine::Record record{1, 0, reinterpret_cast<uint64_t>(target.data()), two.handle_of(link, (*theirs)->id), 0, kSize};
+    engine::Record record{1, 0,    reinterpret_cast<uint64_t>(target.data()), two.handle_of(link, (*theirs)->id),
+                          0, kSize};
     auto transfer = two.reader->submit(std::span(&record, 1), {});
     REQUIRE(transfer);
     SeededRandom random(seed);
@@ -139,7 +143,8 @@ TEST_CASE("sim engine: the owner's crash ends transfers, and the same seed gives
     auto theirs = two.owner->add_region(source.data(), kSize, memory::kReadable, "theirs");
     auto ours = two.reader->add_region(target.data(), kSize, memory::kLocal, "ours");
     auto link = two.open();
-    engine::Record record{1, 0, reinterpret_cast<uint64_t>(target.data()), two.handle_of(link, (*theirs)->id), 0, kSize};
+    engine::Record record{1, 0,    reinterpret_cast<uint64_t>(target.data()), two.handle_of(link, (*theirs)->id),
+                          0, kSize};
     auto transfer = two.reader->submit(std::span(&record, 1), {});
     REQUIRE(transfer);
     two.universe.world.run_for(static_cast<int64_t>(two.universe.world.random().below(100 * kMicrosecond)));

@@ -12,7 +12,8 @@ TEST_CASE("store: what was put is got, by everyone, whatever its size") {
   Cluster cluster;
   Client& writer = cluster.simple(16 * kMiB);
   Client& reader = cluster.add_client();
-  for (size_t size : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{4096}, size_t{4097}, size_t{100'000}, size_t{3} << 20}) {
+  for (size_t size : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{4096}, size_t{4097},
+                      size_t{100'000}, size_t{3} << 20}) {
     CAPTURE(size);
     std::string key = "k" + std::to_string(size);
     Bytes value = pattern(size, size);
@@ -107,8 +108,10 @@ TEST_CASE("store: many clients put one key at a time, one wins") {
     size_t winner = 0;
     for (size_t c = 0; c < operations.size(); ++c) {
       auto results = cluster.finish(operations[c]);
-      if (results[0]) ++winners, winner = c;
-      else CHECK(results[0].error().code == Code::kAlreadyExists);
+      if (results[0])
+        ++winners, winner = c;
+      else
+        CHECK(results[0].error().code == Code::kAlreadyExists);
     }
     CHECK(winners == 1);
     CHECK(*cluster.get(*cluster.clients[0].client, key) == pattern(5000, winner + 1));
@@ -216,7 +219,8 @@ TEST_CASE("store: without a node a put says so, without a master everything does
   options.no_node_wait_ns = 50 * kMillisecond;
   Client& client = cluster.add_client(options);
   CHECK(cluster.put(client, "k", pattern(10, 1), Commit::kSync, 100 * kMillisecond) == Code::kUnavailable);
-  auto answer = cluster.codes([&](Client::CodesDone done) { client.exists({"k"}, 100 * kMillisecond, std::move(done)); });
+  auto answer =
+      cluster.codes([&](Client::CodesDone done) { client.exists({"k"}, 100 * kMillisecond, std::move(done)); });
   REQUIRE_FALSE(answer.has_value());
   CHECK(answer.error().code == Code::kUnavailable);
   CHECK(answer.error().message.find("inproc:master") != std::string::npos);
@@ -249,7 +253,8 @@ TEST_CASE("store: closing a client ends what is under way, once") {
   std::vector<PutItem> items(1);
   items[0].key = "k";
   items[0].value = pattern(100'000, 1);
-  auto operation = client.put(std::move(items), Commit::kSync, {.timeout_ns = 0, .on_done = [&] { ++done; }, .on_quiet = [&] { ++quiet; }});
+  auto operation = client.put(std::move(items), Commit::kSync,
+                              {.timeout_ns = 0, .on_done = [&] { ++done; }, .on_quiet = [&] { ++quiet; }});
   cluster.clients[0].client.reset();
   CHECK(operation->done());
   CHECK(operation->results()[0].error().code == Code::kClosed);

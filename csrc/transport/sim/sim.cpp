@@ -127,7 +127,8 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
       at_ns += static_cast<int64_t>(random().below(static_cast<uint64_t>(faults.very_late_most_ns)));
     }
     read->left = parts.size();
-    if (faults.fail_one_in != 0 && random().below(faults.fail_one_in) == 0) read->fails_at = random().below(parts.size()) + 1;
+    if (faults.fail_one_in != 0 && random().below(faults.fail_one_in) == 0)
+      read->fails_at = random().below(parts.size()) + 1;
     for (const Part& part : parts) {
       const int64_t when_ns = at_ns + static_cast<int64_t>(random().below(static_cast<uint64_t>(spread_ns)));
       world().after(when_ns, [self = weak_from_this(), read, part] {
@@ -161,7 +162,8 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
   void held_up(const ReadRef& read, const Part& part) {
     const int64_t now_ns = world().time_ns();
     if (read->held_since_ns < 0) read->held_since_ns = now_ns;
-    if (now_ns - read->held_since_ns > kCutPatienceNs) return over(read, fail(Code::kUnavailable, "the peer is cut off"));
+    if (now_ns - read->held_since_ns > kCutPatienceNs)
+      return over(read, fail(Code::kUnavailable, "the peer is cut off"));
     world().after(kCutPollNs, [self = weak_from_this(), read, part] {
       if (auto live = self.lock()) live->land(read, part);
     });
