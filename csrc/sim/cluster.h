@@ -54,6 +54,8 @@ class Cluster {
   Result<> audit_at_rest() const;
   // All nodes have joined the master, as far as both know.
   bool assembled() const;
+  // Who has joined whom and what lies where, for people.
+  std::string describe() const;
   // What happened so far, by name; of processes that died too.
   std::map<std::string, uint64_t> counters() const;
 

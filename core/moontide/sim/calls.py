@@ -24,6 +24,9 @@ class Call:
     returned_ns: int = FOREVER  # FOREVER: no outcome, the client died
     code: str = ""  # empty: no outcome
     listed: list[str] = field(default_factory=list)
+    process: int = 0  # of the client: how often it had been restarted
+    # A clock that a lease depends on ran wrong: the object may have been superseded meanwhile (never its bytes).
+    lease_in_doubt: bool = False
 
     @property
     def ok(self) -> bool:

@@ -10,6 +10,8 @@ from moontide._core import SimCluster
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
+# Longer than a lease and the time that a starting master waits for it.
+LEASE_NS = 3 * SECOND
 
 
 class Faults:
@@ -23,6 +25,8 @@ class Faults:
         self._ends: list[tuple[int, int, str, Callable[[], None]]] = []
         self._count = 0
         self._busy: set[str] = set()
+        self._wrong_clocks: list[tuple[str, int, int]] = []  # host, from, until
+        self.restarts: dict[str, int] = {}
         self.log: list[str] = []
 
     def put_right(self) -> None:
@@ -45,6 +49,13 @@ class Faults:
         kinds = [self._crash, self._pause, self._pause, self._cut, self._cut, self._drift, self._step]
         self._random.choice(kinds)(host)
 
+    def lease_in_doubt(self, client: int, from_ns: int, until_ns: int) -> bool:
+        """Whether the client's clock was too slow, or the master's too fast, for a lease used in that time."""
+        return any(
+            host in ("master", f"client{client}") and begun_ns <= until_ns and from_ns <= ended_ns + LEASE_NS
+            for host, begun_ns, ended_ns in self._wrong_clocks
+        )
+
     def _span_ns(self, least_ns: int, most_ns: int) -> int:
         """Short ones are as likely as long ones, on a logarithmic scale."""
         return int(least_ns * (most_ns / least_ns) ** self._random.random())
@@ -64,7 +75,12 @@ class Faults:
         dark = self._random.random() < 0.3
         self._cluster.crash(host, dark)
         what = f"{host} {'goes dark' if dark else 'crashes'}"
-        self._begin(host, what, self._span_ns(MILLISECOND, 15 * SECOND), lambda: self._cluster.restart(host))
+
+        def restart() -> None:
+            self._cluster.restart(host)
+            self.restarts[host] = self.restarts.get(host, 0) + 1
+
+        self._begin(host, what, self._span_ns(MILLISECOND, 15 * SECOND), restart)
 
     def _pause(self, host: str) -> None:
         self._cluster.pause(host)
@@ -87,8 +103,12 @@ class Faults:
         ppm = self._random.choice([-1_000_000, -300_000, -20_000, 20_000, 500_000])
         self._cluster.drift(host, ppm)
 
+        begun_ns = self._cluster.time_ns
+
         def restore() -> None:
             self._cluster.drift(host, 0)
+            if (host == "master") == (ppm > 0):
+                self._wrong_clocks.append((host, begun_ns, self._cluster.time_ns))
 
         self._begin(
             host, f"the clock of {host} drifts by {ppm} ppm", self._span_ns(50 * MILLISECOND, 10 * SECOND), restore
@@ -97,6 +117,8 @@ class Faults:
     def _step(self, host: str) -> None:
         step_ns = self._span_ns(MILLISECOND, 40 * SECOND)
         self._cluster.step_clock(host, step_ns)
+        if host == "master":
+            self._wrong_clocks.append((host, self._cluster.time_ns, self._cluster.time_ns))
         self.log.append(f"[{self._cluster.time_ns / 1e6:.3f}] the clock of {host} steps by {step_ns / 1e6:.3f} ms")
 
 

@@ -4,13 +4,18 @@ A key is a register that is absent or holds the contents of one put. Puts set it
 bytes saw them in it. Each operation takes effect at one moment between its call and its answer; one without a clear
 outcome may take effect later, or never.
 
+What a client sees of its own put_async before that is committed is its own view, and orders nothing for the others.
+
+A get by a lease that a stopped or runaway clock kept alive may find what was superseded. It proves its bytes like any
+other (check_bytes), but not the moment.
+
 In a run with faults a miss tells nothing: the object may be evicted, its node away or cut off. In a calm run (no
 faults, room for everything) a miss says that the key was absent, and a put succeeds only on an absent key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moontide.sim.calls import FOREVER, Call
@@ -33,6 +38,7 @@ class Step:
 def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
     """The steps of one key, in the order of their begin."""
     steps: list[Step] = []
+    own = {(call.client, call.value) for call in calls if call.kind == "put_async" and call.key == key}
 
     def add(call: Call, kind: str, *, value: int = 0, end_ns: int = -1, required: bool = True) -> None:
         end = call.returned_ns if end_ns < 0 else end_ns
@@ -48,13 +54,14 @@ def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
             elif calm and call.code == "NOT_FOUND":
                 add(call, "absent")
         elif call.kind == "get" and call.key == key:
-            if call.ok:
+            if call.ok and not call.lease_in_doubt and (call.client, call.value) not in own:
                 add(call, "saw", value=call.value)
             elif calm and call.code == "NOT_FOUND":
                 add(call, "absent")
         elif call.kind == "exists" and call.key == key:
             if call.ok:
-                add(call, "present")
+                if not any(client == call.client for client, _ in own):
+                    add(call, "present")
             elif calm and call.code == "NOT_FOUND":
                 add(call, "absent")
         elif call.kind == "list" and call.ok and key.startswith(call.key):
@@ -80,12 +87,21 @@ def explain(steps: Sequence[Step], calm: bool) -> bool:
         open_ends = [step.end_ns for i, step in enumerate(steps) if step.required and not done >> i & 1]
         latest_begin = min(open_ends)
         begun_ns = max((step.begin_ns for i, step in enumerate(steps) if done >> i & 1), default=0)
+        branches: list[tuple[int, int]] = []
         for i, step in enumerate(steps):
-            if done >> i & 1 or step.begin_ns > latest_begin or step.end_ns < begun_ns:
+            if step.begin_ns > latest_begin:
+                break
+            if done >> i & 1 or step.end_ns < begun_ns:
                 continue
             after = _after(step, state, calm)
-            if after is not None:
-                stack.append((done | 1 << i, after))
+            if after is None:
+                continue
+            if step.kind not in ("set", "clear"):
+                # What was seen and fits now changes nothing: taking it at once loses no order that would do.
+                branches = [(done | 1 << i, state)]
+                break
+            branches.append((done | 1 << i, after))
+        stack += branches
     return False
 
 
@@ -99,22 +115,28 @@ def _after(step: Step, state: int, calm: bool) -> int | None:
     return state if fits else None
 
 
-def _needed(steps: Sequence[Step], unsure: Iterable[str]) -> list[Step]:
-    """Without steps that may not have happened and that nobody saw: they explain nothing."""
+def _telling(steps: Sequence[Step]) -> list[Step]:
+    """Without what explains nothing: unsure puts whose contents nobody saw, and sights of *some* contents that may
+    have been those of such a put."""
     saw = {step.value for step in steps if step.kind == "saw"}
-    return [
-        step for step in steps if step.required or (step.value in saw if step.kind == "set" else step.kind in unsure)
-    ]
+    unsure = [step for step in steps if step.kind == "set" and not step.required and step.value not in saw]
+    first_unsure_ns = min((step.begin_ns for step in unsure), default=FOREVER)
+
+    def tells(step: Step) -> bool:
+        if step.kind == "present":
+            return step.end_ns < first_unsure_ns
+        return step.required or step.value in saw
+
+    return [step for step in steps if tells(step)]
 
 
 def check_key(key: str, calls: Sequence[Call], calm: bool) -> str:
     """An account of the key's history when no order explains it, else the empty string."""
     steps = steps_of(key, calls, calm)
-    if explain(_needed(steps, ()), calm) or explain(steps, calm):
+    if explain(_telling(steps), calm):
         return ""
     lines = [f"no order of the operations on {key} explains the answers:"]
-    shown = {step.call.number: step.call for step in steps}
-    lines += [f"  {call.text()}" for call in sorted(shown.values(), key=lambda call: call.invoked_ns)]
+    lines += [f"  {call.text()}" for call in calls if call.key == key or (call.kind == "list" and key in call.listed)]
     return "\n".join(lines)
 
 

@@ -48,15 +48,18 @@ class Report:
 class Run:
     """Drives one cluster. Everything is decided by the seed."""
 
-    def __init__(self, seed: int, operations: int = 220) -> None:
+    def __init__(self, seed: int, operations: int = 300) -> None:
         self._random = Random(seed)
         self._operations = operations
         # Every fourth run is calm, so that a miss means something.
         self.report = Report(seed, calm=seed % 4 == 0, paths=self._random.choice(["sim", "sim", "tcp", "both"]))
-        room = 4 << 20 if self.report.calm else self._random.choice([128 << 10, 256 << 10, 1 << 20])
+        # A calm pool has room for everything. The others: two keys that everybody wants, or more than fits.
+        small_pool = not self.report.calm and self._random.random() < 0.4
+        room = self._random.choice([64, 128, 256]) << 10 if small_pool else 4 << 20
         self._cluster = SimCluster(seed, self.report.paths, NODES, CLIENTS, room)
         self._faults = Faults(self._cluster, self._random)
-        self._keys = [f"key{i}" for i in range(self._random.choice([2, 5, 9]))]
+        self._keys = [f"key{i}" for i in range(self._random.choice([12, 30] if small_pool else [2, 5, 9]))]
+        self._most = self._random.choice([12_000, 24_000] if small_pool else [3000, VALUE_BYTES_MAX])
         self._open: dict[int, Call] = {}
         self._values = 0
 
@@ -68,6 +71,8 @@ class Run:
             report.violations.append("the pool never came together")
         self._work()
         self._recover()
+        for call in report.calls:
+            call.lease_in_doubt = self._faults.lease_in_doubt(call.client, call.invoked_ns, call.returned_ns)
         report.violations += check_history(report.calls, report.calm)
         report.trace = self._cluster.trace
         report.events = self._cluster.events
@@ -103,16 +108,19 @@ class Run:
     def _start_random(self) -> bool:
         kinds = ["put"] * 6 + ["put_async"] * 2 + ["get"] * 10 + ["exists"] * 2 + ["remove"] * 4 + ["list"]
         kind = self._random.choice(kinds)
+        if self.report.calm and kind == "put_async":
+            kind = "put"  # until it is committed only its own client sees it
         key = "key" if kind == "list" else self._random.choice(self._keys)
         return self._start(self._random.randrange(CLIENTS), kind, key) is not None
 
     def _start(self, client: int, kind: str, key: str) -> Call | None:
         number = len(self.report.calls) + 1
-        call = Call(number, client, kind, key, invoked_ns=self._cluster.time_ns)
+        call = Call(number, client, kind, key, invoked_ns=self._cluster.time_ns, process=self._process(client))
         if call.is_put:
             self._values += 1
             call.value = self._values
-            most = self._random.choice([64, 3000, VALUE_BYTES_MAX])
+            # A large value may find no extent that is long enough in a pool full of small ones: no proof of life.
+            most = 3000 if key.startswith("alive") else self._random.choice([64, self._most, self._most])
             call.length = self._random.randrange(VALUE_BYTES_MIN, most)
         in_memory = self._random.random() < 0.7
         if not self._cluster.start(client, number, kind, key, call.value, call.length, in_memory):
@@ -160,11 +168,20 @@ class Run:
                 f"not together {RECOVERY_NS / 1e9:.0f} s after the last fault: {self._cluster.audit_at_rest()}"
             )
             return
+        if not self._wait(lambda: not self._asked_of_the_living(), RECOVERY_NS):
+            report.violations += [f"waits for ever: {call.text()}" for call in self._asked_of_the_living()]
+            return
         for client in range(CLIENTS):
             self._prove_life(client)
         self._pass(REST_NS)
         if wrong := self._cluster.audit_at_rest():
             report.violations.append(f"at rest: {wrong}")
+
+    def _asked_of_the_living(self) -> list[Call]:
+        return [call for call in self._open.values() if call.process == self._process(call.client)]
+
+    def _process(self, client: int) -> int:
+        return self._faults.restarts.get(f"client{client}", 0)
 
     def _prove_life(self, client: int) -> None:
         for kind in ("put", "get"):
