@@ -102,19 +102,23 @@ void Engine::accept(std::unique_ptr<io::Stream> stream) {
 }
 
 void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened) {
+  // to itself an engine goes within the process
+  const std::string target = address == address_ ? "inproc:" + instance_.text() : address;
+  auto opening = opening_.find(target);
+  if (opening != opening_.end()) {  // also while its link is there and has not heard of the peer's regions yet
+    opening->second.push_back(std::move(opened));
+    return;
+  }
   for (auto& [number, link] : links_) {
-    if (link->initiator() && link->open() && link->peer_address() == address) {
+    if (link->initiator() && link->open() && link->peer_address() == target) {
       reactor_.post([link = link, opened = std::move(opened)]() mutable { opened(link); });
       return;
     }
   }
-  auto& waiting = opening_[address];
-  waiting.push_back(std::move(opened));
-  if (waiting.size() > 1) return;
-  bool own = address == address_;
-  std::make_shared<Opener>(*this, own ? "inproc:" + instance_.text() : address, timeout_ns,
-                           [this, address](Result<LinkRef> link) { finish_open(address, std::move(link)); })
-      ->start();
+  opening_[target].push_back(std::move(opened));
+  std::make_shared<Opener>(*this, target, timeout_ns, [this, target](Result<LinkRef> link) {
+    finish_open(target, std::move(link));
+  })->start();
 }
 
 void Engine::finish_open(const std::string& address, Result<LinkRef> link) {

@@ -187,6 +187,9 @@ def test_an_engine_opens_itself(engine: moontide.Engine) -> None:
     transfer = engine.read([(target, link.region("source"), 0, 1 << 20)])
     transfer.wait(10)
     assert transfer.path == "self"
+    for _ in range(5):
+        assert engine.open(engine.address).instance_id == engine.instance_id
+    assert engine.stats()["links"] == 2  # one link has both its ends here
     assert bytes(target.buffer) == pattern(1 << 20, 8)
 
 
