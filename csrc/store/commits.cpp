@@ -14,7 +14,7 @@ void Commits::add(const std::string& key, const Location& location, uint32_t crc
   auto [it, fresh] = keys_[key].try_emplace(location.generation, Pending{location, false});
   if (!fresh) return;
   ++pending_;
-  to_send_.push_back({key, location.generation, location.offset, crc});
+  to_send_.push_back({key, location.generation, location.node, location.offset, crc});
   flush_soon(0);
 }
 
@@ -48,10 +48,11 @@ void Commits::flush() {
     message.items.assign(std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(from)),
                          std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(from + count)));
     Bytes payload = wire::encode(message);
-    master_.request(wire::kPutEnd, std::move(payload), reactor_.now_ns() + kAnswerWithin,
-                    [this, alive = std::weak_ptr(alive_), items = std::move(message.items)](Result<Bytes> reply, bool) mutable {
-                      if (!alive.expired()) answered(std::move(items), reply);
-                    });
+    master_.request(
+        wire::kPutEnd, std::move(payload), reactor_.now_ns() + kAnswerWithin,
+        [this, alive = std::weak_ptr(alive_), items = std::move(message.items)](Result<Bytes> reply, bool) mutable {
+          if (!alive.expired()) answered(std::move(items), reply);
+        });
   }
 }
 

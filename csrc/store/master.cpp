@@ -5,11 +5,15 @@
 namespace moontide::store {
 
 Master::Master(io::Reactor& reactor, MasterOptions options)
-    : reactor_(reactor), options_(std::move(options)), reign_(InstanceId::make(reactor.random())),
-      catalog_(options_.catalog), tick_(reactor) {
+    : reactor_(reactor),
+      options_(std::move(options)),
+      reign_(InstanceId::make(reactor.random())),
+      catalog_(options_.catalog),
+      tick_(reactor) {
   // two per cent more than what was granted: clocks differ
   earlier_leases_until_ns_ = reactor.now_ns() + options_.earlier_lease_ns + options_.earlier_lease_ns / 50;
   catalog_.start_term(options_.elector_term + 1);
+  term_started_ns_ = reactor.now_ns();
 }
 
 Result<std::unique_ptr<Master>> Master::create(io::Reactor& reactor, io::Network& network, MasterOptions options) {
@@ -32,6 +36,7 @@ Master::~Master() {
 // Everything is forgotten and comes back by the nodes' inventories.
 void Master::new_term(uint32_t term) {
   catalog_.start_term(term);
+  term_started_ns_ = reactor_.now_ns();
   // leases of the term that ends, and of the master that a node knew instead of this one
   int64_t lease_ns = std::max(options_.catalog.lease_ns, options_.earlier_lease_ns);
   earlier_leases_until_ns_ = reactor_.now_ns() + lease_ns + lease_ns / 50;
@@ -58,9 +63,10 @@ void Master::accept(std::unique_ptr<io::Stream> stream) {
   session.number = number;
   session.last_heard_ns = reactor_.now_ns();
   session.channel = std::make_unique<rpc::Channel>(reactor_, std::move(stream));
-  session.channel->start({.request = [this, number](rpc::Incoming incoming, rpc::Responder responder) {
-                            request(number, std::move(incoming), std::move(responder));
-                          },
+  session.channel->start({.request =
+                              [this, number](rpc::Incoming incoming, rpc::Responder responder) {
+                                request(number, std::move(incoming), std::move(responder));
+                              },
                           .notice = [this, number](rpc::Incoming incoming) { notice(number, incoming); },
                           .closed = [this, number](Error) { close_session(number); }});
 }
@@ -75,12 +81,16 @@ void Master::request(uint64_t number, rpc::Incoming request, rpc::Responder resp
   if (from == nullptr) return responder.refuse({Code::kClosed, "the session is over"});
   from->last_heard_ns = reactor_.now_ns();
   switch (request.type) {
-    case wire::kKeepAlive: return responder.reply(Bytes{});
-    case wire::kPoolStats: return responder.reply(stats());
+    case wire::kKeepAlive:
+      return responder.reply(Bytes{});
+    case wire::kPoolStats:
+      return responder.reply(stats());
     case wire::kNodeHello:
     case wire::kInventory:
-    case wire::kInventoryEnd: return node_request(*from, request, responder);
-    default: return client_request(*from, request, responder);
+    case wire::kInventoryEnd:
+      return node_request(*from, request, responder);
+    default:
+      return client_request(*from, request, responder);
   }
 }
 

@@ -94,6 +94,7 @@ class Master {
   const MasterOptions options_;
   const InstanceId reign_;
   int64_t earlier_leases_until_ns_ = 0;
+  int64_t term_started_ns_ = 0;
   catalog::Catalog catalog_;
   std::string address_;
   std::unique_ptr<io::Listener> listener_;

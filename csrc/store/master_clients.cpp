@@ -39,12 +39,14 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
   switch (request.type) {
     case wire::kPutStart: {
       wire::PutStart message;
-      if (read(request, responder, message) && few_enough(message.items.size(), responder)) put_start(session, message, responder);
+      if (read(request, responder, message) && few_enough(message.items.size(), responder))
+        put_start(session, message, responder);
       return;
     }
     case wire::kPutEnd: {
       wire::PutEnd message;
-      if (read(request, responder, message) && few_enough(message.items.size(), responder)) put_end(session, message, responder);
+      if (read(request, responder, message) && few_enough(message.items.size(), responder))
+        put_end(session, message, responder);
       return;
     }
     case wire::kPutRevoke: {
@@ -79,7 +81,8 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
       if (read(request, responder, message)) list(message, responder);
       return;
     }
-    default: responder.refuse({Code::kUnsupported, "unknown request " + std::to_string(request.type)});
+    default:
+      responder.refuse({Code::kUnsupported, "unknown request " + std::to_string(request.type)});
   }
 }
 
@@ -135,6 +138,15 @@ void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Respond
     keys.push_back(item.key);
   }
   wire::Codes reply{catalog_.put_end(session.client, placed, reactor_.now_ns())};
+  for (size_t i = 0; i < placed.size(); ++i) {
+    // Granted by an earlier master perhaps, and the node that may have the entry has not come back yet: not known.
+    // (Terms say nothing here: this master may have to begin a later one when that node comes.)
+    const wire::PutEndItem& item = message.items[i];
+    const catalog::Node* node = catalog_.node(item.node);
+    bool back = node != nullptr && node->state == catalog::NodeState::kReady;
+    bool may_come = reactor_.now_ns() < term_started_ns_ + options_.node_grace_ns;
+    if (reply.codes[i] == Code::kStale && !back && may_come) reply.codes[i] = Code::kUnavailable;
+  }
   send_orders_soon();
   answer_settled(responder, std::move(reply), keys, {Code::kOk});
 }
@@ -159,7 +171,8 @@ void Master::list(const wire::ListRequest& message, rpc::Responder& responder) {
   size_t limit = std::clamp<size_t>(message.limit, 1, kListMost);
   catalog::ListPage page = catalog_.list(message.prefix, message.start_after, limit);
   wire::ListReply reply;
-  for (catalog::Listed& item : page.items) reply.items.push_back({std::move(item.key), item.length, item.generation, item.node});
+  for (catalog::Listed& item : page.items)
+    reply.items.push_back({std::move(item.key), item.length, item.generation, item.node});
   reply.resume_after = std::move(page.resume_after);
   responder.reply(reply);
 }
@@ -177,8 +190,8 @@ void Master::answer_settled(rpc::Responder& responder, wire::Codes reply, const 
   if (waiting_.size() >= options_.waiting_max) {
     return responder.refuse({Code::kOverloaded, std::to_string(waiting_.size()) + " answers wait for nodes"});
   }
-  waiting_.push_back({std::move(responder), std::move(reply), std::move(unsettled),
-                      reactor_.now_ns() + options_.settle_timeout_ns});
+  waiting_.push_back(
+      {std::move(responder), std::move(reply), std::move(unsettled), reactor_.now_ns() + options_.settle_timeout_ns});
 }
 
 void Master::settle() {

@@ -13,7 +13,10 @@ constexpr int64_t kRevokeWithin = 5 * kSecond;
 }  // namespace
 
 PutOperation::PutOperation(Client& client, std::vector<PutItem> items, Commit commit, OperationOptions options)
-    : Operation(client.reactor_, items.size(), std::move(options)), client_(&client), commit_(commit), items_(items.size()) {
+    : Operation(client.reactor_, items.size(), std::move(options)),
+      client_(&client),
+      commit_(commit),
+      items_(items.size()) {
   for (size_t i = 0; i < items.size(); ++i) items_[i].wanted = std::move(items[i]);
 }
 
@@ -45,12 +48,13 @@ Result<> PutOperation::prepare(Item& item) {
   item.is_inline = item.length <= client_->options_.inline_bytes;
   item.token = client_->next_token_++;
   if (item.is_inline) return {};
-  if (wanted.parts.size() > wire::kStorePartsMax) return fail(Code::kInvalid, std::to_string(wanted.parts.size()) + " parts");
+  if (wanted.parts.size() > wire::kStorePartsMax)
+    return fail(Code::kInvalid, std::to_string(wanted.parts.size()) + " parts");
   for (const Part& part : wanted.parts) {
     TRY(auto region, client_->regions_.acquire(part, memory::kReadable));
     item.regions.push_back(region);
-    item.sources.push_back({region->id, region->generation,
-                            part.address - reinterpret_cast<uint64_t>(region->address), part.length});
+    item.sources.push_back(
+        {region->id, region->generation, part.address - reinterpret_cast<uint64_t>(region->address), part.length});
   }
   return {};
 }
@@ -60,7 +64,8 @@ Result<> PutOperation::prepare(Item& item) {
 void PutOperation::grant(const std::vector<size_t>& indices) {
   for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
     size_t to = std::min(indices.size(), from + wire::kStoreItemsMax);
-    std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from), indices.begin() + static_cast<ptrdiff_t>(to));
+    std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from),
+                              indices.begin() + static_cast<ptrdiff_t>(to));
     wire::PutStart message;
     for (size_t i : chunk) message.items.push_back({items_[i].wanted.key, items_[i].length, items_[i].token});
     client_->master_.request(wire::kPutStart, wire::encode(message), deadline_ns(),
@@ -72,13 +77,14 @@ void PutOperation::grant(const std::vector<size_t>& indices) {
 
 void PutOperation::granted(const std::vector<size_t>& indices, const Result<Bytes>& answer) {
   auto reply = answer ? wire::decode<wire::PutStartReply>(*answer) : std::unexpected(answer.error());
-  if (reply && reply->items.size() != indices.size()) reply = fail(Code::kInvalid, "the master's answer has another length");
+  if (reply && reply->items.size() != indices.size())
+    reply = fail(Code::kInvalid, "the master's answer has another length");
   std::map<uint32_t, std::vector<size_t>> by_node;
   for (size_t n = 0; n < indices.size(); ++n) {
     size_t i = indices[n];
     if (!open(i)) continue;
     if (!reply) {
-      fail_item(i, reply.error());
+      fail_item(i, why(i, reply.error()));
       continue;
     }
     const wire::PutGranted& grant = reply->items[n];
@@ -99,16 +105,19 @@ void PutOperation::granted(const std::vector<size_t>& indices, const Result<Byte
 
 void PutOperation::not_granted(size_t index, Code code) {
   switch (code) {
-    case Code::kNoSpace: return retry(index, {code, "the pool is full of objects that are in use"});
+    case Code::kNoSpace:
+      return retry(index, {code, "the pool is full of objects that are in use"});
     case Code::kUnavailable: {
       Error error{code, "the pool has no node that takes objects"};
       bool wait = reactor().now_ns() - started_ns_ < client_->options_.no_node_wait_ns;
       return wait ? retry(index, error) : fail_item(index, error);
     }
-    case Code::kAlreadyExists: return fail_item(index, {code, "the key has an object, or a put of it is under way"});
+    case Code::kAlreadyExists:
+      return fail_item(index, {code, "the key has an object, or a put of it is under way"});
     case Code::kTooLarge:
       return fail_item(index, {code, std::to_string(items_[index].length) + " bytes fit into no segment of the pool"});
-    default: return fail_item(index, {code == Code::kOk ? Code::kInvalid : code, "refused by the master"});
+    default:
+      return fail_item(index, {code == Code::kOk ? Code::kInvalid : code, "refused by the master"});
   }
 }
 
@@ -117,11 +126,12 @@ void PutOperation::not_granted(size_t index, Code code) {
 void PutOperation::pull(const std::vector<size_t>& indices) {
   int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
   auto timeout = std::min(left, client_->options_.connect_timeout_ns);
-  client_->engine_.open(items_[indices.front()].node.address, timeout, [self = self(), indices](Result<engine::LinkRef> link) {
-    if (self->done()) return;
-    if (link) return self->pull_from(*link, indices);
-    for (size_t i : indices) self->pull_failed(i, link.error());
-  });
+  client_->engine_.open(items_[indices.front()].node.address, timeout,
+                        [self = self(), indices](Result<engine::LinkRef> link) {
+                          if (self->done()) return;
+                          if (link) return self->pull_from(*link, indices);
+                          for (size_t i : indices) self->pull_failed(i, link.error());
+                        });
 }
 
 void PutOperation::pull_from(const engine::LinkRef& link, const std::vector<size_t>& indices) {
@@ -166,7 +176,8 @@ void PutOperation::send_pull(const engine::LinkRef& link, wire::StorePull messag
 
 void PutOperation::pulled(const std::vector<size_t>& indices, const Result<rpc::Reply>& answer) {
   auto reply = answer ? wire::decode<wire::StorePullReply>(answer->payload) : std::unexpected(answer.error());
-  if (reply && reply->items.size() != indices.size()) reply = fail(Code::kInvalid, "the node's answer has another length");
+  if (reply && reply->items.size() != indices.size())
+    reply = fail(Code::kInvalid, "the node's answer has another length");
   std::vector<size_t> landed;
   for (size_t n = 0; n < indices.size(); ++n) {
     size_t i = indices[n];
@@ -189,12 +200,15 @@ void PutOperation::pull_failed(size_t index, const Error& error) {
     case Code::kUnavailable:  // joining a master, or the same put is being pulled for an earlier request
     case Code::kPeerLost:
     case Code::kOverloaded:
-    case Code::kTimedOut: return retry(index, error);  // the ticket is good for another try
-    case Code::kStale: return start_over(index, error);
+    case Code::kTimedOut:
+      return retry(index, error);  // the ticket is good for another try
+    case Code::kStale:
+      return start_over(index, error);
     case Code::kNoSpace:  // no extent is long enough: the node's free bytes lie apart
       revoke({index});
       return start_over(index, error);
-    default: return fail_item(index, error);
+    default:
+      return fail_item(index, error);
   }
 }
 
@@ -221,7 +235,7 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
   wire::PutEnd message;
   for (size_t i : awaited) {
     const Item& item = items_[i];
-    message.items.push_back({item.wanted.key, item.generation, item.placed.offset, item.placed.crc});
+    message.items.push_back({item.wanted.key, item.generation, item.node.node, item.placed.offset, item.placed.crc});
   }
   client_->master_.request(wire::kPutEnd, wire::encode(message), deadline_ns(),
                            [self = self(), awaited](Result<Bytes> reply, bool resent) {
@@ -231,7 +245,8 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
 
 void PutOperation::committed(const std::vector<size_t>& indices, const Result<Bytes>& answer, bool resent) {
   auto reply = answer ? wire::decode<wire::Codes>(*answer) : std::unexpected(answer.error());
-  if (reply && reply->codes.size() != indices.size()) reply = fail(Code::kInvalid, "the master's answer has another length");
+  if (reply && reply->codes.size() != indices.size())
+    reply = fail(Code::kInvalid, "the master's answer has another length");
   for (size_t n = 0; n < indices.size(); ++n) {
     size_t i = indices[n];
     Item& item = items_[i];
@@ -245,7 +260,8 @@ void PutOperation::committed(const std::vector<size_t>& indices, const Result<By
       item.maybe_committed = true;
       retry(i, {Code::kTimedOut, "an older object of the key is still on a node that does not answer"});
     } else if (code == Code::kStale && !resent && !item.maybe_committed) {
-      start_over(i, {code, "the put ended before it was committed"});  // it was never seen by anybody: putting it again is still one put
+      start_over(i, {code, "the put ended before it was committed"});  // it was never seen by anybody: putting it again
+                                                                       // is still one put
     } else {
       item.stage = Stage::kOver;  // it may be there: nothing to revoke
       fail_item(i, {code, reply ? "the put was not committed" : reply.error().message});
@@ -278,10 +294,17 @@ void PutOperation::run_retries() {
   for (size_t i : std::exchange(retries_, {})) {
     if (!open(i)) continue;
     switch (items_[i].stage) {
-      case Stage::kGrant: to_grant.push_back(i); break;
-      case Stage::kPull: to_pull[items_[i].node.node].push_back(i); break;
-      case Stage::kCommit: to_commit.push_back(i); break;
-      case Stage::kOver: break;
+      case Stage::kGrant:
+        to_grant.push_back(i);
+        break;
+      case Stage::kPull:
+        to_pull[items_[i].node.node].push_back(i);
+        break;
+      case Stage::kCommit:
+        to_commit.push_back(i);
+        break;
+      case Stage::kOver:
+        break;
     }
   }
   if (!to_grant.empty()) grant(to_grant);

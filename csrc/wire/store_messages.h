@@ -41,8 +41,8 @@ enum StoreMessage : uint16_t {
 };
 static_assert(uint16_t{kClientHello} > uint16_t{kApplicationFirst});
 
-inline constexpr size_t kStoreItemsMax = 1024;      // of one request
-inline constexpr size_t kStorePartsMax = 64 * 1024;  // of one request
+inline constexpr size_t kStoreItemsMax = 1024;          // of one request
+inline constexpr size_t kStorePartsMax = 64 * 1024;     // of one request
 inline constexpr size_t kStoreRequestBytes = 4u << 20;  // a sender splits its batch beyond this
 
 // The region that a node lends is announced under this name and the node's id.
@@ -157,9 +157,10 @@ struct PutStartReply {
 struct PutEndItem {
   std::string key;
   Generation generation;
+  InstanceId node;  // where it was placed
   uint64_t offset = 0;
   uint32_t crc = 0;
-  auto fields() { return std::tie(key, generation, offset, crc); }
+  auto fields() { return std::tie(key, generation, node, offset, crc); }
 };
 
 struct PutEnd {
