@@ -13,9 +13,10 @@ from aiohttp import web
 
 from moontide.errors import Denied, Invalid, Unavailable
 from moontide.router.backends import Backend, Group
-from moontide.router.flow import ClientLeft, Flow, Limits, error_response
+from moontide.router.flow import ClientLeft, Flow, Limits, error_response, read_at_most
+from moontide.router.headers import for_client, for_server
 from moontide.router.metrics import Metrics
-from moontide.router.rewrite import strip
+from moontide.router.rewrite import parse, strip
 
 __all__ = ["Router", "serve"]
 
@@ -48,16 +49,23 @@ class Router:
 
     async def _connections(self, app: web.Application) -> AsyncIterator[None]:
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, headers={"Accept-Encoding": "identity"}) as session:
+        # The session is shared by all clients: what it remembered of one would be sent for the next.
+        async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
             self._session = session
             self._flow = Flow(session, self.prefill, self.decode, self.metrics, self.limits)
             yield
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         try:
-            body: Any = msgspec.json.decode(await request.read())
+            body: Any = parse(await request.read())
+        except web.RequestPayloadError:
+            response = error_response(400, "invalid_request_error", "the body does not follow its encoding")
+            # What is left of the body is nothing to wait for, and no next request can be told from it.
+            request.content.feed_eof()
+            response.force_close()
+            return response
         except msgspec.DecodeError as error:
-            return error_response(400, "invalid_request_error", f"the body is not JSON: {error}")
+            return error_response(400, "invalid_request_error", f"the body cannot be read as JSON: {error}")
         if not isinstance(body, dict):
             return error_response(400, "invalid_request_error", "the body must be a JSON object")
         if strip(body):
@@ -76,9 +84,16 @@ class Router:
         timeout = aiohttp.ClientTimeout(total=10, sock_connect=self.limits.connect_timeout)
         for backend in (*self.decode.backends, *self.prefill.backends):
             try:
-                async with self._session.get(backend.url + "/v1/models", timeout=timeout) as answer:
-                    data = await answer.read()
-                    return web.Response(status=answer.status, body=data, content_type="application/json")
+                get = self._session.get(
+                    backend.url + "/v1/models",
+                    headers=for_server(request.headers),
+                    timeout=timeout,
+                    allow_redirects=False,
+                )
+                async with get as answer:
+                    data = await read_at_most(answer, self.limits.answer_bytes)
+                    if data is not None and answer.status >= 200:
+                        return web.Response(status=answer.status, body=data, headers=for_client(answer.headers, {}))
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
                 continue
         return error_response(503, "decode_unavailable", "no server answers")

@@ -15,16 +15,12 @@ from aiohttp import web
 
 from moontide.kv.logs import LimitedLog
 from moontide.router.backends import Backend, Group
+from moontide.router.headers import for_client, for_server
 from moontide.router.metrics import Metrics
-from moontide.router.rewrite import decode_alone, decode_body, prefill_body
+from moontide.router.rewrite import decode_alone, decode_body, parse, prefill_body
 
-__all__ = ["ClientLeft", "Flow", "Limits", "error_response"]
+__all__ = ["ClientLeft", "Flow", "Limits", "error_response", "read_at_most"]
 
-# Set anew for each leg, or about this connection only.
-_NOT_FORWARDED = {
-    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "trailers"),
-    *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding", "content-encoding", "expect"),
-}
 _MAX_PARAMS_BYTES = 1 << 20
 
 logger = logging.getLogger("moontide.router")
@@ -40,6 +36,8 @@ class Limits:
     silence_timeout: float = 300.0
     """between two pieces of an answer"""
     body_bytes: int = 16 << 20
+    answer_bytes: int = 4 << 20
+    """of an answer that is read as a whole: a prefill server's, a list of models"""
 
 
 def error_response(status: int, kind: str, message: str, **headers: str) -> web.Response:
@@ -86,8 +84,9 @@ class Flow:
                 post = self._session.post(
                     backend.url + request.path,
                     data=msgspec.json.encode(prefill_body(body)),
-                    headers=_headers(request),
+                    headers=for_server(request.headers),
                     timeout=timeout,
+                    allow_redirects=False,
                 )
                 async with post as answer:
                     if answer.status >= 500:
@@ -95,11 +94,14 @@ class Flow:
                     backend.succeeded()
                     if answer.status != 200:
                         return None, "prefill_refused"
-                    data = await answer.read()
+                    data = await read_at_most(answer, self._limits.answer_bytes)
+                    if data is None:
+                        # Not held against the server: a client's options can make its answer long.
+                        return None, "prefill_too_long"
             except asyncio.TimeoutError:
                 return None, self._prefill_failed(backend, "no answer in time", "prefill_timeout")
             except (aiohttp.ClientError, OSError) as error:
-                return None, self._prefill_failed(backend, repr(error), "prefill_unreachable")
+                return None, self._prefill_failed(backend, _what(error), "prefill_unreachable")
         self._metrics.prefill_seconds.observe(time.monotonic() - began)
         params = _params_of(data)
         return params, "" if params is not None else "no_hand_over"
@@ -128,7 +130,7 @@ class Flow:
                     failure = f"{backend.url} did not answer in time"
                     tried = list(self._decode.backends)
                 except (aiohttp.ClientError, OSError) as error:
-                    failure = f"{backend.url} broke off: {error!r}"
+                    failure = f"{backend.url} broke off: {_what(error)}"
                     tried = list(self._decode.backends)
                 backend.failed()
                 tried.append(backend)
@@ -154,21 +156,23 @@ class Flow:
             post = self._session.post(
                 backend.url + request.path,
                 data=msgspec.json.encode(decode_body(body, params)),
-                headers=_headers(request),
+                headers=for_server(request.headers),
                 timeout=timeout,
+                allow_redirects=False,
             )
             async with post as answer:
                 if answer.status >= 500 and params is not None:
                     # The hand-over may be what failed: once more without it.
                     params, reason = None, "hand_over_failed"
                     continue
+                if answer.status < 200:
+                    raise aiohttp.ClientPayloadError(f"HTTP {answer.status} in place of an answer")
                 backend.succeeded()
                 self._metrics.first_byte_seconds.observe(time.monotonic() - began)
                 return await self._pass_on(request, answer, reason), reason
 
     async def _pass_on(self, request: web.Request, answer: aiohttp.ClientResponse, reason: str) -> web.StreamResponse:
-        headers = {name: value for name, value in answer.headers.items() if name.lower() not in _NOT_FORWARDED}
-        response = web.StreamResponse(status=answer.status, headers={**headers, **_marks(reason)})
+        response = web.StreamResponse(status=answer.status, headers=for_client(answer.headers, _marks(reason)))
         pieces = answer.content.iter_any()
         try:
             await response.prepare(request)
@@ -199,12 +203,23 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
     try:
         return await anext(pieces, None)
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-        raise _BrokenOff(repr(error)) from error
+        raise _BrokenOff(_what(error)) from error
 
 
-def _headers(request: web.Request) -> dict[str, str]:
-    kept = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_FORWARDED}
-    return {**kept, "Content-Type": "application/json", "Accept-Encoding": "identity"}
+async def read_at_most(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes | None:
+    """The body, or None (and the connection closed) if it is longer."""
+    data = bytearray()
+    async for piece in answer.content.iter_any():
+        data += piece
+        if len(data) > limit_bytes:
+            answer.close()
+            return None
+    return bytes(data)
+
+
+def _what(error: Exception) -> str:
+    """Without the request's headers, which are in the repr of some: they hold the client's credentials."""
+    return f"{type(error).__name__}: {error}"
 
 
 def _marks(reason: str) -> dict[str, str]:
@@ -215,7 +230,7 @@ def _marks(reason: str) -> dict[str, str]:
 
 def _params_of(data: bytes) -> dict[str, Any] | None:
     try:
-        answer = msgspec.json.decode(data)
+        answer = parse(data)
         params = answer.get("kv_transfer_params")
     except (msgspec.DecodeError, AttributeError):
         return None

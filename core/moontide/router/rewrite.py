@@ -4,16 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["decode_alone", "decode_body", "prefill_body", "strip"]
+import msgspec
+
+__all__ = ["decode_alone", "decode_body", "parse", "prefill_body", "strip"]
+
+# Far from every JSON library's own limit, which depends on the stack: what was read here must be written, and read
+# by the servers.
+_MAX_DEPTH = 200
 
 _ASK_TO_HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
+def parse(data: bytes) -> Any:
+    """Raises msgspec.DecodeError for what is not JSON, and for JSON that is nested too deeply."""
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    # The brackets bound the depth from above: nearly every body is spared the walk.
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and _deeper_than(value, _MAX_DEPTH):
+        raise msgspec.DecodeError("it is nested too deeply")
+    return value
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level: list[Any] = [[value]]
+    for _ in range(limit + 1):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
 def strip(body: dict[str, Any]) -> bool:
-    """Removes what only this router may say: clients must not name other servers' memory. True if there was any."""
-    had = body.get("kv_transfer_params") is not None
-    body.pop("kv_transfer_params", None)
-    return had
+    """Removes what only this router may say: clients must not name other servers' memory. True if there was any.
+
+    vLLM hands the entries of vllm_xargs to its connector under the same names.
+    """
+    found = [
+        holder.pop("kv_transfer_params", None) for holder in (body, body.get("vllm_xargs")) if isinstance(holder, dict)
+    ]
+    return any(params is not None for params in found)
 
 
 def _several_prompts(prompt: object) -> bool:
