@@ -19,14 +19,14 @@ class Backend:
     """One server. After a failure it is on probation: left alone for a pause that grows, then tried by one request."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        if "@" in url:
+            # It would be shown by /health and /metrics, and stand against the client's own Authorization.
+            raise Invalid("the URL of a server must have no user and no password in it")
         try:
             parts = urlsplit(url)
             _ = parts.port
         except ValueError as error:
             raise Invalid(f"{url!r}: not the URL of a server: {error}") from None
-        if parts.username is not None or parts.password is not None:
-            # It would be shown by /health and /metrics, and stand against the client's own Authorization.
-            raise Invalid("the URL of a server must have no user and no password in it")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise Invalid(f"{url!r}: not the URL of a server; write for example http://127.0.0.1:8000")
         self.url = url.rstrip("/")
