@@ -255,7 +255,8 @@ async def test_the_list_of_models_is_asked_for_in_the_clients_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://user:secret@h:1", "http://u:secret@h:x", "http://user@h", "http://h:99999", "http://h:x", "http://["]
+    "url",
+    ["http://user:secret@h:1", "http://u:secret@h:x", "http://user@h", "http://h:99999", "http://h:x", "http://["],
 )
 def test_urls_that_would_fail_later_are_refused_at_once(url: str) -> None:
     with pytest.raises(Invalid) as raised:
