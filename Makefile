@@ -11,7 +11,7 @@ CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint format tidy cxx-tests sim test-fast test-packages test vllm-env demo bench wheel clean
+.PHONY: help venv build asan lint format tidy cxx-tests sim mutants test-fast test-packages test vllm-env demo bench wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ cxx-tests: asan ## the C++ unit tests under AddressSanitizer and UndefinedBehavi
 
 sim: build ## a whole cluster under virtual time with seeded faults: make sim SEEDS=1000
 	$(BIN)/python -m moontide.sim --seeds $(SEEDS) --jobs 2
+
+mutants: build ## takes guards of the laws out of a scratch copy: each time a test has to notice
+	$(BIN)/python tests/mutants/run.py
 
 test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
 	$(BIN)/python -m moontide.sim --seeds 20 --jobs 2
