@@ -6,6 +6,7 @@ namespace moontide::store {
 namespace {
 
 constexpr uint32_t kRoundsMax = 4;  // times a put begins anew after its node or its master lost it
+constexpr uint32_t kPullsMax = 4;   // times a node is asked for one grant
 constexpr int64_t kPauseFirst = 2 * kMillisecond;
 constexpr int64_t kPauseMost = 100 * kMillisecond;
 constexpr int64_t kRevokeWithin = 5 * kSecond;
@@ -97,6 +98,7 @@ void PutOperation::granted(const std::vector<size_t>& indices, const Result<Byte
     item.tag = grant.tag;
     item.node = reply->nodes[grant.node];
     item.stage = Stage::kPull;
+    item.pulls_failed = 0;
     ++item.rounds;
     by_node[grant.node].push_back(i);
   }
@@ -201,7 +203,9 @@ void PutOperation::pull_failed(size_t index, const Error& error) {
     case Code::kPeerLost:
     case Code::kOverloaded:
     case Code::kTimedOut:
-      return retry(index, error);  // the ticket is good for another try
+      if (++items_[index].pulls_failed < kPullsMax) return retry(index, error);  // the ticket is good for another try
+      revoke({index});
+      return start_over(index, error);  // the master may know a better node by now
     case Code::kStale:
       return start_over(index, error);
     case Code::kNoSpace:  // no extent is long enough: the node's free bytes lie apart

@@ -22,6 +22,7 @@ class PutOperation final : public Operation {
     std::vector<memory::RegionRef> regions;
     Stage stage = Stage::kGrant;
     uint64_t token = 0;
+    uint32_t pulls_failed = 0;     // of this grant
     uint32_t rounds = 0;           // PutStarts that were granted
     bool maybe_committed = false;  // a PutEnd went out and its answer is not known
     Generation generation;

@@ -134,6 +134,28 @@ TEST_CASE("store faults: a node that dies takes its objects along, and a new one
   CHECK(*cluster.get(client, "k") == pattern(5000, 2));
 }
 
+TEST_CASE("store faults: a put that was granted on a node that just died goes to another one") {
+  Cluster cluster;
+  cluster.start_master();
+  cluster.add_node(4 * kMiB);
+  cluster.add_node(4 * kMiB);
+  Client& client = cluster.add_client();
+  REQUIRE(cluster.put(client, "warm", pattern(10, 1)) == Code::kOk);
+  std::vector<OperationRef> operations;
+  for (int i = 0; i < 10; ++i) {
+    std::vector<PutItem> items(1);
+    items[0].key = "k" + std::to_string(i);
+    items[0].value = pattern(20'000, i);
+    operations.push_back(client.put(std::move(items), Commit::kSync, {}));
+  }
+  REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().unfinished > 0; }));
+  cluster.nodes.pop_back();
+  for (auto& operation : operations) {
+    auto results = cluster.finish(operation);
+    CHECK_MESSAGE(results[0].has_value(), (results[0] ? "" : results[0].error().text()));
+  }
+}
+
 TEST_CASE("store faults: another node at the address of a dead one is not mistaken for it") {
   Cluster cluster;
   Client& client = cluster.simple();
