@@ -6,6 +6,8 @@ those that wait release the interpreter lock. Errors are those of `moontide.erro
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Union
@@ -13,7 +15,7 @@ from typing import Any, Generic, TypeVar, Union
 from moontide import _core
 from moontide._waiting import completion
 from moontide.config import Config, load_config
-from moontide.errors import Invalid, MoontideError, NotFound
+from moontide.errors import Invalid, MoontideError, NotFound, TimedOut
 
 __all__ = ["Arena", "Engine", "Entry", "Operation", "Peer", "Prepared", "Region", "RemoteRegion", "Transfer"]
 
@@ -29,8 +31,19 @@ _READ, _WRITE = 1, 2
 _OPS = {"read": _READ, "write": _WRITE}
 
 
-def _memory_range(buffer: object) -> tuple[int, int, object]:
-    """(address, bytes, what keeps the memory alive) of a buffer, array, tensor or (address, bytes)."""
+def _is_read_only(buffer: object) -> bool:
+    if isinstance(buffer, tuple) or hasattr(buffer, "data_ptr"):
+        return False
+    return memoryview(buffer).readonly  # type: ignore[arg-type]
+
+
+def _memory_range(buffer: object, *, writable: bool = False) -> tuple[int, int, object]:
+    """(address, bytes, what keeps the memory alive) of a buffer, array, tensor or (address, bytes).
+
+    Invalid where the memory is read-only and has to be `writable`.
+    """
+    if writable and _is_read_only(buffer):
+        raise Invalid("the memory is read-only")
     if isinstance(buffer, tuple):
         if len(buffer) != 2 or not all(isinstance(part, int) for part in buffer):
             raise Invalid(f"{buffer!r}: a range is (address, length in bytes)")
@@ -155,8 +168,9 @@ class Transfer:
     Until `quiet`, memory of the transfer may still be read or written; the engine keeps it referenced.
     """
 
-    def __init__(self, native: _core.Transfer) -> None:
+    def __init__(self, native: _core.Transfer, engine: object) -> None:
         self._native = native
+        self._engine = engine  # keeps the memory that is registered with it
 
     @property
     def done(self) -> bool:
@@ -203,22 +217,24 @@ class Transfer:
 class Prepared:
     """A batch that is packed once and posted many times."""
 
-    def __init__(self, native: _core.Prepared) -> None:
+    def __init__(self, native: _core.Prepared, engine: object) -> None:
         self._native = native
+        self._engine = engine
 
     def __len__(self) -> int:
         return len(self._native)
 
     def post(self, *, timeout: float | None = None) -> Transfer:
         """Starts it. `timeout`: seconds without progress after which it has failed."""
-        return Transfer(self._native.post(timeout))
+        return Transfer(self._native.post(timeout), self._engine)
 
 
 class Peer:
     """An open link to another engine."""
 
-    def __init__(self, native: _core.Link) -> None:
+    def __init__(self, native: _core.Link, engine: object) -> None:
         self._native = native
+        self._engine = engine
 
     @property
     def address(self) -> str:
@@ -287,6 +303,16 @@ class Peer:
         self._native.close()
 
 
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_engines() -> None:
+    """Threads that wait in an engine leave before the interpreter does."""
+    for engine in list(_open_engines):
+        engine.close()
+
+
 class Engine:
     """One listening address, one identity, the memory registered with it. Closes as a context manager.
 
@@ -305,6 +331,8 @@ class Engine:
             spin_us=config.spin_us,
         )
         self._kept: dict[int, object] = {}
+        self._leaving: dict[int, _core.Operation] = {}  # regions withdrawn and not quiet
+        _open_engines.add(self)
         self.address: str = self._runtime.address
         self.instance_id: str = self._runtime.instance_id
 
@@ -316,10 +344,11 @@ class Engine:
         """Lets memory take part in transfers; `readable` and `writable` say what peers may do with it.
 
         Takes any contiguous buffer, numpy array, torch tensor or (address, bytes); a range given by address is kept
-        alive by the caller until it is unregistered and quiet. Invalid: empty, or overlapping a registered region.
+        alive by the caller until it is unregistered and quiet. Nothing is read into memory that is read-only itself.
+        Invalid: empty, overlapping a registered region, or read-only and `writable`.
         """
-        address, length, keep = _memory_range(buffer_or_range)
-        access = (1 if readable else 0) | (2 if writable else 0)
+        address, length, keep = _memory_range(buffer_or_range, writable=writable)
+        access = (1 if readable else 0) | (2 if writable else 0) | (4 if _is_read_only(buffer_or_range) else 0)
         number, generation = self._runtime.add_region(address, length, access, name)
         self._kept[number] = keep
         return Region(self, number, generation, address, length, name)
@@ -339,22 +368,30 @@ class Engine:
         """
         if isinstance(region, Arena):
             region = region.region
-        operation = self._runtime.remove_region(region.id)
-        operation.wait(timeout)
+        leaving = self._leaving.get(region.id)
+        if leaving is None:
+            leaving = self._leaving[region.id] = self._runtime.remove_region(region.id)
+        try:
+            leaving.wait(timeout)
+        except TimedOut:
+            raise TimedOut(
+                f"{region!r} is withdrawn, and transfers under way still use it; unregister it again to wait"
+            ) from None
+        self._leaving.pop(region.id, None)
         self._kept.pop(region.id, None)
 
     # --- peers ---
 
     def open_async(self, address: str, *, timeout: float | None = None) -> Operation[Peer]:
         """As `open`, without waiting."""
-        return Operation(self._runtime.open(address, timeout), Peer)
+        return Operation(self._runtime.open(address, timeout), lambda link: Peer(link, self))
 
     def open(self, address: str, *, timeout: float | None = None) -> Peer:
         """A link to the engine that listens at "host:port"; the same one while it is open.
 
         Unavailable (refused), TimedOut, Incompatible (both values), Denied (not a loopback address).
         """
-        return self.open_async(address, timeout=timeout).wait()
+        return self.open_async(address, timeout=timeout).wait(timeout)
 
     # --- transfers ---
 
@@ -364,20 +401,20 @@ class Engine:
         `timeout`: seconds without progress after which it has failed (default: the configuration's). Entries may also
         be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length).
         """
-        return Transfer(self._runtime.submit(_READ, entries, timeout))
+        return Transfer(self._runtime.submit(_READ, entries, timeout), self)
 
     def write(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None) -> Transfer:
         """Starts copying from local registered memory into peers' regions; entries and `timeout` as for `read`.
 
         Between processes of one host the peer pulls, from regions that are registered readable.
         """
-        return Transfer(self._runtime.submit(_WRITE, entries, timeout))
+        return Transfer(self._runtime.submit(_WRITE, entries, timeout), self)
 
     def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
         """Packs a batch ("read" or "write") for posting it many times."""
         if op not in _OPS:
             raise Invalid(f"op = {op!r}: allowed are read, write")
-        return Prepared(_core.Prepared(self._runtime, entries, _OPS[op]))
+        return Prepared(_core.Prepared(self._runtime, entries, _OPS[op]), self)
 
     # --- holds ---
 

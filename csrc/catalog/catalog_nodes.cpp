@@ -48,6 +48,7 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   };
   if (!key_valid(entry.key)) return refuse("bad key");
   if (entry.generation.empty() || entry.generation.term > term_) return refuse("generation of no term so far");
+  if (entry.generation.term == term_ && entry.generation.sequence > sequence_) return refuse("never granted");
   if (entry.length > kMaxObjectBytes || entry.offset % kEntryAlignment != 0 || entry.offset > node.capacity_bytes ||
       entry_footprint(entry.length) > node.capacity_bytes - entry.offset) {
     return refuse("outside the segment");

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kIncomingMax = 1024;  // connections that have not said hello
 constexpr size_t kLostTokensMax = 16;  // per peer
 constexpr size_t kLostPeersMax = 4096;
+constexpr size_t kLingeringMax = 1024;
 constexpr size_t kDeadHandlesMax = 65536;  // kept so that their use is answered with what became of them
 
 std::string read_boot_id() {
@@ -44,12 +45,13 @@ Result<std::unique_ptr<Engine>> Engine::create(io::Reactor& reactor, io::Network
 }
 
 Result<> Engine::listen() {
-  auto accepted = [this](std::unique_ptr<io::Stream> stream) { accept(std::move(stream)); };
+  auto accepted = [this](std::unique_ptr<io::Stream> stream) { accept(std::move(stream), false); };
+  auto from_within = [this](std::unique_ptr<io::Stream> stream) { accept(std::move(stream), true); };
   TRY(auto listener, network_.listen(options_.listen, accepted));
   address_ = listener->address();
   listeners_.push_back(std::move(listener));
   // for itself, and for peers of this host; an engine without them works, over tcp
-  if (auto own = network_.listen("inproc:" + instance_.text(), accepted)) listeners_.push_back(std::move(*own));
+  if (auto own = network_.listen(own_address(), from_within)) listeners_.push_back(std::move(*own));
   if (options_.local_reads != LocalReads::kOff) {
     std::string name = "unix:@moontide-" + instance_.text();
     if (auto local = network_.listen(name, accepted)) {
@@ -62,7 +64,10 @@ Result<> Engine::listen() {
 
 Engine::~Engine() {
   alive_.reset();
+  // readers of this host go by these words, and may be copying: what comes after is not what was registered
+  registry_->close();
   listeners_.clear();
+  for (auto& [address, opener] : std::exchange(openers_, {})) opener->abort();
   for (auto& [number, acceptor] : std::exchange(incoming_, {})) std::static_pointer_cast<Acceptor>(acceptor)->close();
   std::vector<TransferRef> ending;  // kept until the endpoints, which hold their slices, are closed below
   for (auto& [number, transfer] : active_) {
@@ -71,12 +76,17 @@ Engine::~Engine() {
   for (auto& transfer : ending) transfer->abandon();
   auto links = std::exchange(links_, {});
   for (auto& [number, link] : links) link->close({Code::kClosed, "the engine was closed"});
+  for (auto& [number, link] : std::exchange(lingering_, {})) link->close({Code::kClosed, "the engine was closed"});
 }
 
 // --- regions ---
 
 Result<memory::RegionRef> Engine::add_region(std::byte* address, uint64_t length, uint8_t access, std::string name,
                                              std::shared_ptr<memory::Arena> arena) {
+  if (name.size() > kRegionNameMax) {
+    return fail(Code::kInvalid, "a region's name of " + std::to_string(name.size()) + " bytes; at most " +
+                                    std::to_string(kRegionNameMax));
+  }
   TRY(auto region, registry_->add(address, length, access, std::move(name), std::move(arena)));
   for (auto& [number, link] : links_) link->region_added(*region);
   return region;
@@ -90,20 +100,23 @@ Result<> Engine::remove_region(uint32_t id, std::move_only_function<void()> on_q
 
 // --- links ---
 
-void Engine::accept(std::unique_ptr<io::Stream> stream) {
-  if (incoming_.size() >= kIncomingMax) {
+void Engine::accept(std::unique_ptr<io::Stream> stream, bool within) {
+  if (incoming_.size() >= kIncomingMax) {  // the one that has been silent for longest makes room
     ++counters_.refused;
-    return;  // closes it
+    auto oldest = std::static_pointer_cast<Acceptor>(incoming_.begin()->second);
+    incoming_.erase(incoming_.begin());
+    oldest->close();
   }
   uint64_t number = next_incoming_++;
-  auto acceptor = std::make_shared<Acceptor>(*this, std::move(stream), [this, number] { incoming_.erase(number); });
+  auto acceptor =
+      std::make_shared<Acceptor>(*this, std::move(stream), within, [this, number] { incoming_.erase(number); });
   incoming_.emplace(number, acceptor);
   acceptor->start();
 }
 
 void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened) {
   // to itself an engine goes within the process
-  const std::string target = address == address_ ? "inproc:" + instance_.text() : address;
+  const std::string target = address == address_ ? own_address() : address;
   auto opening = opening_.find(target);
   if (opening != opening_.end()) {  // also while its link is there and has not heard of the peer's regions yet
     opening->second.push_back(std::move(opened));
@@ -116,22 +129,20 @@ void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened)
     }
   }
   opening_[target].push_back(std::move(opened));
-  std::make_shared<Opener>(*this, target, timeout_ns, [this, target](Result<LinkRef> link) {
-    finish_open(target, std::move(link));
-  })->start();
+  auto opener = std::make_shared<Opener>(
+      *this, target, timeout_ns, [this, target](Result<LinkRef> link) { finish_open(target, std::move(link)); });
+  openers_[target] = opener;
+  opener->start();
 }
 
 void Engine::finish_open(const std::string& address, Result<LinkRef> link) {
+  openers_.erase(address);
   auto found = opening_.extract(address);
   if (found.empty()) return;
   for (Opened& opened : found.mapped()) opened(link);
 }
 
 LinkRef Engine::adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity identity) {
-  if (links_.size() >= options_.links_max) {
-    ++counters_.refused;
-    return nullptr;
-  }
   identity.number = next_link_++;
   rpc::Channel* raw = channel.get();
   auto link = std::make_shared<Link>(*this, std::move(channel), std::move(identity));
@@ -177,6 +188,18 @@ std::vector<InstanceId> Engine::superseded(const InstanceId& peer) const {
   return found == lost_tokens_.end() ? std::vector<InstanceId>{} : found->second;
 }
 
+bool Engine::linger(const LinkRef& link) {
+  return lingering_.size() < kLingeringMax && lingering_.emplace(link->number(), link).second;
+}
+
+void Engine::superseded_confirmed(const std::vector<InstanceId>& tokens) {
+  std::vector<LinkRef> over;
+  for (auto& [number, link] : lingering_) {
+    if (std::ranges::find(tokens, link->token()) != tokens.end()) over.push_back(link);
+  }
+  for (auto& link : over) link->close({Code::kPeerLost, "superseded by another link"});
+}
+
 void Engine::drop_links(const std::vector<InstanceId>& tokens) {
   for (const InstanceId& token : tokens) {
     if (LinkRef link = link_by_token(token)) link->close({Code::kPeerLost, "the peer opened another link instead"});
@@ -185,7 +208,7 @@ void Engine::drop_links(const std::vector<InstanceId>& tokens) {
 
 LinkRef Engine::link_by_token(const InstanceId& token) const {
   for (const auto& [number, link] : links_) {
-    if (link->token() == token && !link->initiator()) return link;
+    if (link->token() == token) return link;
   }
   return nullptr;
 }
@@ -250,7 +273,7 @@ Result<TransferRef> Engine::make_transfer(TransferOptions options) {
 void Engine::launch(const TransferRef& transfer, std::span<const Record> records) {
   transfer->plan(records);
   transfer->launch();
-  sweep_soon();
+  sweep_soon(transfer->progress_timeout_ns());
 }
 
 Result<TransferRef> Engine::submit(std::span<const Record> records, TransferOptions options) {
@@ -266,9 +289,11 @@ size_t Engine::hostages() const {
   });
 }
 
-void Engine::sweep_soon() {
-  if (active_.empty() || sweep_.running()) return;
-  sweep_.start(std::max<int64_t>(options_.progress_timeout_ns / 8, kMillisecond), [this] { sweep(); });
+void Engine::sweep_soon(int64_t timeout_ns) {
+  const int64_t period_ns = std::max<int64_t>(timeout_ns / 8, kMillisecond);
+  if (active_.empty() || (sweep_.running() && period_ns >= sweep_period_ns_)) return;
+  sweep_period_ns_ = period_ns;
+  sweep_.start(period_ns, [this] { sweep(); });
 }
 
 void Engine::sweep() {
@@ -277,8 +302,13 @@ void Engine::sweep() {
   for (auto& [number, transfer] : active_) {
     if (auto locked = transfer.lock()) live.push_back(std::move(locked));
   }
-  for (auto& transfer : live) transfer->check_deadline(now);
-  sweep_soon();
+  int64_t least = INT64_MAX;
+  for (auto& transfer : live) {
+    transfer->check_deadline(now);
+    if (!transfer->done()) least = std::min(least, transfer->progress_timeout_ns());
+  }
+  sweep_period_ns_ = INT64_MAX;
+  if (least != INT64_MAX) sweep_soon(least);
 }
 
 }  // namespace moontide::engine

@@ -40,6 +40,8 @@ struct EngineCounters {
   }
 };
 
+class Opener;
+
 class Engine {
  public:
   // Listens at options.listen. `network` must outlive the engine. Errors as Network::listen.
@@ -97,11 +99,19 @@ class Engine {
   void link_closed(Link& link, const Error& cause);
   void region_gone(uint64_t link, uint32_t region);
   void dispatch(const LinkRef& link, rpc::Incoming request, rpc::Responder responder);
-  void sweep_soon();
+  // Looks at deadlines soon enough for one of `timeout_ns`.
+  void sweep_soon(int64_t timeout_ns);
   const std::string& boot_id() const { return options_.boot_id; }
   const std::string& local_name() const { return local_name_; }
+  bool has_room_for_link() const { return links_.size() < options_.links_max; }
+  std::string own_address() const { return "inproc:" + instance_.text(); }
   LinkRef adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity identity);
   std::vector<InstanceId> superseded(const InstanceId& peer) const;
+  // Keeps a link that was given up until its peer has dropped it; false when too many are kept.
+  bool linger(const LinkRef& link);
+  void lingered(const Link& link) { lingering_.erase(link.number()); }
+  // The peer has confirmed that the links of these tokens are over.
+  void superseded_confirmed(const std::vector<InstanceId>& tokens);
   void drop_links(const std::vector<InstanceId>& tokens);
   LinkRef link_by_token(const InstanceId& token) const;
   PullServer& pulls() { return pulls_; }
@@ -109,7 +119,7 @@ class Engine {
  private:
   Engine(io::Reactor& reactor, io::Network& network, EngineOptions options);
   Result<> listen();
-  void accept(std::unique_ptr<io::Stream> stream);
+  void accept(std::unique_ptr<io::Stream> stream, bool within);
   void sweep();
   void retire_handle(uint64_t number);
   void finish_open(const std::string& address, Result<LinkRef> link);
@@ -129,8 +139,10 @@ class Engine {
   std::vector<std::unique_ptr<io::Listener>> listeners_;
 
   std::map<uint64_t, LinkRef> links_;
+  std::map<uint64_t, LinkRef> lingering_;
   uint64_t next_link_ = 1;
   std::map<std::string, std::vector<Opened>> opening_;
+  std::map<std::string, std::shared_ptr<Opener>> openers_;
   std::map<InstanceId, std::vector<InstanceId>> lost_tokens_;  // by peer: links that it may not know to be over
   std::map<uint64_t, std::shared_ptr<void>> incoming_;         // connections that have not said hello
   uint64_t next_incoming_ = 1;
@@ -148,6 +160,7 @@ class Engine {
   std::map<uint64_t, std::weak_ptr<Transfer>> active_;  // without quiet
   uint64_t next_transfer_ = 1;
   io::Timer sweep_;
+  int64_t sweep_period_ns_ = INT64_MAX;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -22,6 +22,14 @@ Result<uint16_t> agree(const wire::ProtocolRange& ours, const wire::ProtocolRang
   return high;
 }
 
+constexpr size_t kAddressMax = 256;
+constexpr size_t kSupersededMax = 16;
+
+bool runs_as_we_do(const io::Stream& stream) {
+  auto credentials = stream.credentials();
+  return credentials && credentials->uid == geteuid();
+}
+
 std::shared_ptr<memory::GenerationView> view_of(std::vector<io::Fd>& fds) {
   if (fds.size() != 1) return nullptr;
   auto mapping = memory::Mapping::map(fds[0].get(), memory::GenerationTable::kWords * sizeof(uint64_t));
@@ -36,6 +44,7 @@ Opener::Opener(Engine& engine, std::string address, int64_t timeout_ns, Opened o
     : engine_(engine),
       engine_alive_(engine.alive()),
       address_(std::move(address)),
+      within_(address_ == engine.own_address()),
       deadline_ns_(engine.reactor().now_ns() + timeout_ns),
       opened_(std::move(opened)) {}
 
@@ -75,13 +84,20 @@ void Opener::probe() {
 
 void Opener::probed(const wire::ProbeReply& peer) {
   peer_ = peer;
-  bool self_link = peer.instance == engine_.instance();
-  bool local = !self_link && !peer.local_name.empty() && peer.boot_id == engine_.boot_id() &&
+  if (peer.instance == engine_.instance() && !within_) {
+    // another name for this engine, or somebody who only says so: either way the link leads back here
+    address_ = engine_.own_address();
+    within_ = true;
+    channel_.reset();
+    return start();
+  }
+  bool local = !within_ && !peer.local_name.empty() && peer.boot_id == engine_.boot_id() &&
                engine_.options().local_reads != LocalReads::kOff;
   if (!local) return hello(false);
   fallback_ = std::move(channel_);
   connect(peer.local_name, [self = shared_from_this()](Result<> connected) {
-    if (!connected) {  // another network namespace: same kernel, no common local socket
+    // no common local socket (another network namespace), or a process of another user, which gets no descriptors
+    if (!connected || !runs_as_we_do(*self->channel_->stream())) {
       self->channel_ = std::move(self->fallback_);
       return self->hello(false);
     }
@@ -94,7 +110,8 @@ void Opener::hello(bool local) {
   message.instance = engine_.instance();
   message.address = engine_.address();
   message.local = local;
-  message.superseded = engine_.superseded(peer_.instance);
+  superseded_ = engine_.superseded(peer_.instance);
+  message.superseded = superseded_;
   std::vector<int> fds;
   if (local) fds.push_back(engine_.registry().generations().arena().fd());
   channel_->call(
@@ -113,21 +130,23 @@ void Opener::greeted(bool local, Result<rpc::Reply> reply) {
   if (!answer) return finish(std::unexpected(answer.error()));
   if (answer->instance != peer_.instance)
     return finish(fail(Code::kStale, "the peer was replaced during the handshake"));
+  engine_.superseded_confirmed(superseded_);
   Link::Identity identity;
   identity.token = answer->token;
   identity.peer = answer->instance;
   identity.peer_address = address_;
   identity.initiator = true;
+  identity.same_engine = within_;
   if (local) {
     auto credentials = channel_->stream()->credentials();
     identity.generations = view_of(reply->fds);
     identity.same_host = credentials.has_value() && identity.generations != nullptr;
     if (credentials) identity.credentials = std::move(*credentials);
   }
+  if (!engine_.has_room_for_link()) return finish(fail(Code::kOverloaded, "too many links"));
   LinkRef link = engine_.adopt(std::move(channel_), std::move(identity));
-  if (!link) return finish(fail(Code::kOverloaded, "too many links"));
   auto guard = std::make_shared<io::Timer>(engine_.reactor());
-  guard->start(left_ns(), [link] { link->close({Code::kTimedOut, "the peer did not finish the handshake"}); });
+  guard->start(left_ns(), [link] { link->give_up({Code::kTimedOut, "the peer did not finish the handshake"}); });
   link->start([self = shared_from_this(), link, guard](Result<> ready) {
     guard->stop();
     if (ready) {
@@ -138,15 +157,23 @@ void Opener::greeted(bool local, Result<rpc::Reply> reply) {
   });
 }
 
+void Opener::abort() {
+  opened_ = {};
+  channel_.reset();  // its calls hold this object
+  fallback_.reset();
+}
+
 void Opener::finish(Result<LinkRef> link) {
   if (opened_) std::exchange(opened_, {})(std::move(link));
 }
 
 // --- acceptor ---
 
-Acceptor::Acceptor(Engine& engine, std::unique_ptr<io::Stream> stream, std::move_only_function<void()> over)
+Acceptor::Acceptor(Engine& engine, std::unique_ptr<io::Stream> stream, bool within,
+                   std::move_only_function<void()> over)
     : engine_(engine),
       channel_(std::make_unique<rpc::Channel>(engine.reactor(), std::move(stream))),
+      within_(within),
       over_(std::move(over)),
       deadline_(engine.reactor()) {}
 
@@ -182,7 +209,15 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   if (!message) return responder.refuse(message.error());
   auto version = agree({}, message->protocol);
   if (!version) return responder.refuse(version.error());
+  if (within_ != (message->instance == engine_.instance())) {
+    return responder.refuse({Code::kDenied, "that is the identity of this engine"});
+  }
+  if (message->address.size() > kAddressMax || message->superseded.size() > kSupersededMax) {
+    return responder.refuse({Code::kInvalid, "hello too long"});
+  }
+  if (!engine_.has_room_for_link()) return responder.refuse({Code::kOverloaded, "too many links"});
   Link::Identity identity;
+  identity.same_engine = within_;
   identity.token = InstanceId::make(engine_.reactor().random());
   identity.peer = message->instance;
   identity.peer_address = message->address;
@@ -201,10 +236,6 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   engine_.drop_links(message->superseded);
   InstanceId token = identity.token;
   LinkRef link = engine_.adopt(std::move(channel_), std::move(identity));
-  if (!link) {
-    responder.refuse({Code::kOverloaded, "too many links"});
-    return finish();
-  }
   responder.reply(wire::encode(wire::HelloReply{*version, engine_.instance(), token}), fds);
   link->start([](Result<>) {});
   finish();
@@ -214,7 +245,7 @@ void Acceptor::data_stream(rpc::Incoming incoming, rpc::Responder responder) {
   auto message = wire::decode<wire::DataStreamHello>(incoming.payload);
   if (!message) return responder.refuse(message.error());
   LinkRef link = engine_.link_by_token(message->token);
-  if (!link) return responder.refuse({Code::kNotFound, "no such link"});
+  if (!link || link->initiator()) return responder.refuse({Code::kNotFound, "no such link"});
   responder.reply(Bytes{});
   link->accept_stream(message->transport, message->id, channel_->detach());
   finish();

@@ -17,6 +17,8 @@ class Opener final : public std::enable_shared_from_this<Opener> {
   using Opened = std::move_only_function<void(Result<LinkRef>)>;
   Opener(Engine& engine, std::string address, int64_t timeout_ns, Opened opened);
   void start();
+  // The engine goes: nothing is called back any more.
+  void abort();
 
  private:
   void connect(const std::string& address, std::move_only_function<void(Result<>)> next);
@@ -30,17 +32,20 @@ class Opener final : public std::enable_shared_from_this<Opener> {
   Engine& engine_;
   std::weak_ptr<bool> engine_alive_;
   std::string address_;
+  bool within_;  // to this engine itself, through an in-process stream
   int64_t deadline_ns_;
   Opened opened_;
   std::unique_ptr<rpc::Channel> channel_;
   std::unique_ptr<rpc::Channel> fallback_;  // the tcp connection, while the local one is tried
   wire::ProbeReply peer_;
+  std::vector<InstanceId> superseded_;  // named in the hello
 };
 
 // A connection that came in and has not said what it is. Gives up after the connect timeout.
 class Acceptor final : public std::enable_shared_from_this<Acceptor> {
  public:
-  Acceptor(Engine& engine, std::unique_ptr<io::Stream> stream, std::move_only_function<void()> over);
+  // `within`: the stream comes from this engine itself.
+  Acceptor(Engine& engine, std::unique_ptr<io::Stream> stream, bool within, std::move_only_function<void()> over);
   void start();
   void close();
 
@@ -53,6 +58,7 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
 
   Engine& engine_;
   std::unique_ptr<rpc::Channel> channel_;
+  bool within_;
   std::move_only_function<void()> over_;
   io::Timer deadline_;
 };

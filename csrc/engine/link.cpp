@@ -9,6 +9,19 @@ namespace {
 
 constexpr size_t kRemoteRegionsMax = memory::GenerationTable::kWords;
 constexpr size_t kRegionsPerNotice = 512;
+constexpr size_t kKeysMax = 16;  // of a region
+constexpr size_t kKeyBytesMax = 256;
+constexpr size_t kPathsMax = 64;
+constexpr size_t kTextMax = 1024;
+constexpr const char* kSettingUp = "being set up";
+
+// Nothing longer than what an engine of this kind announces: a peer must not fill the memory of this process.
+bool is_modest(const wire::RegionInfo& info) {
+  if (info.name.size() > kRegionNameMax || info.keys.size() > kKeysMax) return false;
+  return std::ranges::all_of(info.keys, [](const wire::RegionKey& key) {
+    return key.transport.size() <= kKeyBytesMax && key.key.size() <= kKeyBytesMax;
+  });
+}
 
 }  // namespace
 
@@ -19,7 +32,6 @@ Link::~Link() = default;
 
 io::Reactor& Link::reactor() { return engine_.reactor(); }
 memory::Registry& Link::registry() { return engine_.registry(); }
-bool Link::same_instance() const { return identity_.peer == engine_.instance(); }
 
 // --- setting up ---
 
@@ -28,41 +40,64 @@ void Link::start(std::move_only_function<void(Result<>)> ready) {
   pull_ = std::make_shared<PullEndpoint>(*this);
   std::vector<const memory::Region*> regions;
   for (const auto& [id, region] : registry().all()) regions.push_back(region.get());
-  make_endpoints();
-  send_regions(regions);
-  endpoint_settled();  // the count starts at one for this
-}
-
-void Link::make_endpoints() {
-  unsettled_ = 1;
   for (auto& transport : engine_.transports()) {
-    std::string name(transport->name());
     auto endpoint = transport->connect(*this);
-    if (!endpoint) {
-      paths_[name] = endpoint.error().message;
-      continue;
-    }
-    ways_.push_back({*endpoint, false});
-    ++unsettled_;
+    if (endpoint) ways_.push_back({std::move(*endpoint)});
+    paths_[std::string(transport->name())] = endpoint ? kSettingUp : endpoint.error().message;
   }
+  send_ready(false);
+  unsettled_ = ways_.size() + 1;  // one for the regions: whoever is told that the link is ready knows them
   for (size_t i = 0; i < ways_.size(); ++i) {
     ways_[i].endpoint->start([this, i, weak = weak_from_this()](Result<> outcome) {
       auto self = weak.lock();
-      if (!self || !open()) return;
-      ways_[i].ready = outcome.has_value();
-      paths_[std::string(ways_[i].endpoint->name())] = outcome ? "" : outcome.error().message;
-      endpoint_settled();
+      if (self && open()) settle(i, outcome);
     });
   }
+  send_regions(regions);
+  settled_one();
 }
 
-void Link::endpoint_settled() {
-  if (unsettled_ > 0 && --unsettled_ == 0) {
-    wire::Ready message;
-    for (const auto& [name, reason] : paths_) message.paths.push_back({name, reason});
-    channel_->notify(wire::kReady, wire::encode(message));
+void Link::settle(size_t way, const Result<>& outcome) {
+  if (std::exchange(ways_[way].settled, true)) return;
+  ways_[way].ready = outcome.has_value();
+  paths_[std::string(ways_[way].endpoint->name())] = outcome ? "" : outcome.error().message;
+  settled_one();
+}
+
+void Link::settled_one() {
+  if (--unsettled_ > 0) return;
+  send_ready(true);
+  tell_ready();
+}
+
+void Link::send_ready(bool settled) {
+  wire::Ready message;
+  message.settled = settled;
+  for (const auto& [name, reason] : paths_) message.paths.push_back({name, reason});
+  channel_->notify(wire::kReady, wire::encode(message));
+}
+
+void Link::peer_said(const wire::Ready& message) {
+  peer_paths_.clear();
+  for (const wire::PathState& path : message.paths) {
+    if (path.transport.size() > kKeyBytesMax || path.reason.size() > kTextMax) continue;
+    if (peer_paths_.size() < kPathsMax) peer_paths_[path.transport] = path.reason;
   }
-  if (unsettled_ == 0 && peer_ready_ && ready_) std::exchange(ready_, {})({});
+  // an endpoint without a twin would wait for it for ever
+  for (size_t i = 0; i < ways_.size() && open(); ++i) {
+    auto twin = peer_paths_.find(std::string(ways_[i].endpoint->name()));
+    if (twin == peer_paths_.end()) {
+      settle(i, fail(Code::kUnsupported, "the peer does not have it"));
+    } else if (!twin->second.empty() && twin->second != kSettingUp) {
+      settle(i, fail(Code::kUnsupported, "the peer cannot use it: " + twin->second));
+    }
+  }
+  peer_ready_ = message.settled;
+  tell_ready();
+}
+
+void Link::tell_ready() {
+  if (peer_ready_ && unsettled_ == 0 && ready_) std::exchange(ready_, {})({});
 }
 
 // --- regions ---
@@ -102,6 +137,7 @@ void Link::region_removed(uint32_t id) {
 void Link::add_regions(const wire::Regions& message) {
   for (const wire::RegionInfo& info : message.regions) {
     if (regions_.size() >= kRemoteRegionsMax) return close({Code::kOverloaded, "the peer announces too many regions"});
+    if (!is_modest(info)) return close({Code::kInvalid, "the peer announces a region with too long a name or key"});
     auto region = std::make_shared<transport::RemoteRegion>();
     region->id = info.id;
     region->generation = info.generation;
@@ -155,6 +191,25 @@ std::shared_ptr<transport::Endpoint> Link::choose(const transport::RemoteRegion&
   return usable[std::min<size_t>(attempt, usable.size() - 1)];
 }
 
+void Link::wait_for_room(transport::Endpoint& endpoint, const std::shared_ptr<Transfer>& transfer) {
+  auto& queue = queues_[&endpoint];
+  bool there = std::ranges::any_of(queue, [&](const auto& waiting) { return waiting.lock() == transfer; });
+  if (!there) queue.push_back(transfer);
+  room_at(endpoint);
+}
+
+void Link::room_at(transport::Endpoint& endpoint) {
+  if (!pumping_.insert(&endpoint).second) return;  // posting completed a slice: the loop below goes on
+  auto self = shared_from_this();
+  auto& queue = queues_[&endpoint];
+  while (!queue.empty() && endpoint.room() > 0) {
+    auto transfer = queue.front().lock();
+    queue.pop_front();
+    if (transfer && transfer->post_next(endpoint)) queue.push_back(transfer);
+  }
+  pumping_.erase(&endpoint);
+}
+
 transport::Endpoint* Link::endpoint(std::string_view name) {
   for (Way& way : ways_) {
     if (way.endpoint->name() == name) return way.endpoint.get();
@@ -165,6 +220,7 @@ transport::Endpoint* Link::endpoint(std::string_view name) {
 // --- messages ---
 
 void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
+  if (!open()) return responder.refuse({Code::kClosed, "the link is over here"});
   switch (request.type) {
     case wire::kPing:
       return responder.reply(Bytes{});
@@ -196,6 +252,8 @@ void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
 }
 
 void Link::handle_notice(rpc::Incoming notice) {
+  if (notice.type == wire::kBye) return close({Code::kPeerLost, "closed by the peer"});
+  if (!open()) return;
   auto malformed = [this](const Error& error) { close({Code::kPeerLost, "the peer sent garbage: " + error.message}); };
   switch (notice.type) {
     case wire::kRegions: {
@@ -209,11 +267,7 @@ void Link::handle_notice(rpc::Incoming notice) {
     case wire::kReady: {
       auto message = wire::decode<wire::Ready>(notice.payload);
       if (!message) return malformed(message.error());
-      for (const wire::PathState& path : message->paths) {
-        if (peer_paths_.size() < 64) peer_paths_[path.transport] = path.reason;
-      }
-      peer_ready_ = true;
-      return endpoint_settled();
+      return peer_said(*message);
     }
     case wire::kTransport: {
       auto message = wire::decode<wire::TransportMessage>(notice.payload);
@@ -236,7 +290,7 @@ void Link::handle_notice(rpc::Incoming notice) {
 }
 
 void Link::call(uint16_t type, Bytes payload, int64_t timeout_ns, rpc::Channel::Answer answer) {
-  if (channel_) return channel_->call(type, std::move(payload), timeout_ns, std::move(answer));
+  if (open()) return channel_->call(type, std::move(payload), timeout_ns, std::move(answer));
   reactor().post(
       [answer = std::move(answer)]() mutable { answer(fail(Code::kPeerLost, "the link to the peer is over")); });
 }
@@ -290,9 +344,20 @@ void Link::suspect(int64_t timeout_ns) {
     if (!self) return;
     suspected_ = false;
     if (!reply && open()) {
-      close({Code::kPeerLost, "no sign of life for " + std::to_string(timeout_ns / kMillisecond) + " ms"});
+      give_up({Code::kPeerLost, "no sign of life for " + std::to_string(timeout_ns / kMillisecond) + " ms"});
     }
   });
+}
+
+void Link::give_up(Error cause) {
+  if (!open()) return;
+  auto self = shared_from_this();
+  given_up_ = true;
+  bool kept = pull_ && pull_->retire(cause);
+  for (Way& way : ways_) kept |= way.endpoint->retire(cause);
+  over(cause);
+  if (!kept || !engine_.linger(self)) return close(std::move(cause));
+  channel_->notify(wire::kBye, {});
 }
 
 void Link::close(Error cause) {
@@ -300,9 +365,16 @@ void Link::close(Error cause) {
   auto self = shared_from_this();
   channel_->close();
   reactor().post([channel = std::shared_ptr<rpc::Channel>(std::move(channel_))] {});  // it may be the caller
-  for (auto& [id, region] : regions_) region->live = false;
   for (Way& way : ways_) way.endpoint->close(cause);
   if (pull_) pull_->close(cause);
+  engine_.lingered(*this);
+  over(cause);
+}
+
+// What ends with the link, whoever ended it; once.
+void Link::over(const Error& cause) {
+  if (std::exchange(told_over_, true)) return;
+  for (auto& [id, region] : regions_) region->live = false;
   engine_.link_closed(*this, cause);
   if (ready_) std::exchange(ready_, {})(std::unexpected(cause));
   for (auto& callback : std::exchange(closed_callbacks_, {})) callback(cause);

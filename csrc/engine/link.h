@@ -5,9 +5,11 @@
 // Thread: under the engine's lock.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@
 namespace moontide::engine {
 
 class Engine;
+class Transfer;
 
 class Link final : public transport::LinkContext, public std::enable_shared_from_this<Link> {
  public:
@@ -29,6 +32,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
     std::string peer_address;  // where the peer listens
     bool initiator = false;
     bool same_host = false;
+    bool same_engine = false;  // both ends are this engine: known by the stream, never by what a peer says
     std::shared_ptr<memory::GenerationView> generations;
     io::PeerCredentials credentials;
   };
@@ -38,12 +42,16 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
 
   // Makes the endpoints and tells the peer about regions and paths. `ready` runs once, when the peer has told as much.
   void start(std::move_only_function<void(Result<>)> ready);
-  // The link is over. Outstanding slices, calls and holds of the peer end with `cause`.
+  // The link is over, on the word of the peer or of the kernel: outstanding slices, calls and holds of the peer end
+  // with `cause`.
   void close(Error cause);
+  // This side gives it up. The same, but writes that the peer may still be landing stay hostage until it has dropped
+  // the link too (its end of the channel, its death, or its answer to the hello of a later link).
+  void give_up(Error cause);
   // No progress on this link: ask the peer for a sign of life, and end the link when there is none.
   void suspect(int64_t timeout_ns);
 
-  bool open() const { return channel_ != nullptr; }
+  bool open() const { return channel_ != nullptr && !given_up_; }
   uint64_t number() const { return identity_.number; }
   const InstanceId& token() const { return identity_.token; }
   const std::string& peer_address() const { return identity_.peer_address; }
@@ -62,6 +70,11 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // The best usable path for `op` on `remote`; `local` decides whether the peer could pull. Null: none.
   std::shared_ptr<transport::Endpoint> choose(const transport::RemoteRegion& remote, transport::Op op,
                                               const memory::Region& local, uint32_t attempt) const;
+  // `transfer` has slices for `endpoint`: they are posted as there is room, a slice of each waiting transfer in turn.
+  void wait_for_room(transport::Endpoint& endpoint, const std::shared_ptr<Transfer>& transfer);
+  // A slice of `endpoint` is over.
+  void room_at(transport::Endpoint& endpoint);
+
   // Transport → "" or the reason why this side cannot use it on this link.
   const std::map<std::string, std::string>& paths() const { return paths_; }
 
@@ -77,7 +90,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   memory::Registry& registry() override;
   bool initiator() const override { return identity_.initiator; }
   bool same_host() const override { return identity_.same_host; }
-  bool same_instance() const override;
+  bool same_instance() const override { return identity_.same_engine; }
   InstanceId peer_instance() const override { return identity_.peer; }
   const io::PeerCredentials* credentials() const override {
     return identity_.same_host ? &identity_.credentials : nullptr;
@@ -92,10 +105,15 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   struct Way {
     std::shared_ptr<transport::Endpoint> endpoint;
     bool ready = false;
+    bool settled = false;  // whether it is ready will not change
   };
 
-  void make_endpoints();
-  void endpoint_settled();
+  void settle(size_t way, const Result<>& outcome);
+  void settled_one();
+  void send_ready(bool settled);
+  void peer_said(const wire::Ready& message);
+  void tell_ready();
+  void over(const Error& cause);
   void send_regions(const std::vector<const memory::Region*>& regions);
   wire::RegionInfo describe(const memory::Region& region);
   void add_regions(const wire::Regions& regions);
@@ -109,9 +127,13 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   std::shared_ptr<transport::Endpoint> pull_;
   std::map<std::string, std::string> paths_;
   std::map<std::string, std::string> peer_paths_;
+  std::map<transport::Endpoint*, std::deque<std::weak_ptr<Transfer>>> queues_;  // each transfer once per endpoint
+  std::set<transport::Endpoint*> pumping_;
   size_t unsettled_ = 0;
   bool peer_ready_ = false;
   bool suspected_ = false;
+  bool given_up_ = false;
+  bool told_over_ = false;
   std::move_only_function<void(Result<>)> ready_;
   std::map<uint32_t, transport::RemoteRegionRef> regions_;
   std::vector<std::move_only_function<void(const Error&)>> closed_callbacks_;

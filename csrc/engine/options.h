@@ -8,6 +8,8 @@
 
 namespace moontide::engine {
 
+inline constexpr size_t kRegionNameMax = 256;  // bytes
+
 // Which peer-free reads are used between processes of one host.
 enum class LocalReads : uint8_t { kAuto, kShm, kCma, kOff };
 

@@ -31,6 +31,9 @@ Result<> Planner::add_record(const Record& record, uint32_t index) {
   if (!last_local_ || record.local < start || !range_inside(record.local - start, record.length, last_local_->length)) {
     TRY(last_local_, engine_.registry().find_local(record.local, record.length));
   }
+  if (record.op == static_cast<uint32_t>(transport::Op::kRead) && (last_local_->access & memory::kSource) != 0) {
+    return fail(Code::kDenied, "the local memory is read-only");
+  }
   transport::Piece piece{reinterpret_cast<std::byte*>(record.local), record.offset, record.length};
   while (piece.length > kSliceBytes) {
     add_piece(static_cast<transport::Op>(record.op), last_local_, {piece.local, piece.offset, kSliceBytes}, index);

@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t kPullsMax = 64;  // asked for and not answered, per link
 constexpr size_t kItemsMax = 256;
+constexpr uint64_t kBytesMax = 4u << 20;  // of one pull; whoever wants more asks again
 
 }  // namespace
 
@@ -49,6 +50,11 @@ void PullEndpoint::cancel(transport::Slice& slice) {
     channel->notify(wire::kPullCancel, wire::encode(wire::PullCancel{slice.tag}));
 }
 
+bool PullEndpoint::retire(const Error&) {
+  for (auto& [tag, slice] : pending_) cancel(*slice);  // a stopped peer finds it right behind the pulls
+  return !pending_.empty();
+}
+
 void PullEndpoint::close(const Error& cause) {
   auto pending = std::exchange(pending_, {});
   for (auto& [tag, slice] : pending) slice->owner->completed(*slice, std::unexpected(cause));
@@ -58,11 +64,19 @@ void PullServer::pull(const LinkRef& link, ByteView payload, rpc::Responder resp
   auto request = wire::decode<wire::Pull>(payload);
   if (!request) return responder.refuse(request.error());
   if (request->items.size() > kItemsMax) return responder.refuse({Code::kInvalid, "too many items in a pull"});
+  auto first = running_.lower_bound({link->number(), 0});
+  auto last = running_.lower_bound({link->number() + 1, 0});
+  if (std::distance(first, last) >= static_cast<ptrdiff_t>(kPullsMax)) {
+    return responder.refuse({Code::kOverloaded, "too many pulls at a time"});
+  }
+  uint64_t total = 0;
   std::vector<Record> records;
   for (const wire::PullItem& item : request->items) {
     auto target = engine_.registry().check_remote(item.target, item.target_generation, item.target_offset, item.length,
                                                   memory::kWritable);
     if (!target) return responder.refuse(target.error());
+    if (!range_inside(total, item.length, kBytesMax)) return responder.refuse({Code::kTooLarge, "too long a pull"});
+    total += item.length;
     auto source = link->region(item.source);
     if (!source || source->generation != item.source_generation)
       return responder.refuse({Code::kStale, "the source region is not known here"});

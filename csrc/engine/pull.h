@@ -25,6 +25,7 @@ class PullEndpoint final : public transport::Endpoint {
   size_t room() const override;
   void post(transport::Slice& slice) override;
   void cancel(transport::Slice& slice) override;
+  bool retire(const Error& cause) override;
   void close(const Error& cause) override;
 
  private:

@@ -34,7 +34,6 @@ void Transfer::launch() {
   last_progress_ns_ = engine_.reactor().now_ns();
   live_slices_ = parts_.size();
   for (Part& part : parts_) route(part);
-  post_waiting();
   if (!options_.caller_copies) run_in_reactor();
   finish_if_complete();
 }
@@ -58,21 +57,26 @@ void Transfer::route(Part& part) {
     work_bytes_ += part.slice.length;
   } else {
     waiting_.push_back(&part);
+    part.link->wait_for_room(*part.endpoint, shared_from_this());
   }
 }
 
-void Transfer::post_waiting() {
-  if (waiting_.empty()) return;
+int64_t Transfer::progress_timeout_ns() const {
+  return options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
+}
+
+bool Transfer::post_next(const transport::Endpoint& endpoint) {
   auto self = shared_from_this();
-  for (Part* part : std::exchange(waiting_, {})) {  // posting may complete, and completing may add to the list
-    if (part->over) continue;
-    if (part->endpoint->room() == 0) {
-      waiting_.push_back(part);
-      continue;
-    }
-    part->posted = true;
-    part->endpoint->post(part->slice);
-  }
+  auto here = [&](const Part* part) { return part->endpoint.get() == &endpoint; };
+  auto next = std::ranges::find_if(waiting_, here);
+  if (next == waiting_.end()) return false;
+  Part* part = *next;
+  waiting_.erase(next);
+  if (posted_ == 0) last_progress_ns_ = engine_.reactor().now_ns();  // its time begins with its turn
+  part->posted = true;
+  ++posted_;
+  part->endpoint->post(part->slice);  // may complete inside, and wait again
+  return std::ranges::any_of(waiting_, here);
 }
 
 void Transfer::pin(const memory::RegionRef& region) {
@@ -81,11 +85,20 @@ void Transfer::pin(const memory::RegionRef& region) {
 }
 
 std::optional<Transfer::Work> Transfer::take_work() {
-  if (!has_work()) return std::nullopt;
-  Part* part = work_[work_next_++];
-  work_bytes_ -= part->slice.length;
-  part->posted = true;
-  return Work{&part->slice, part->endpoint};
+  auto self = shared_from_this();
+  while (has_work()) {
+    Part* part = work_[work_next_++];
+    work_bytes_ -= part->slice.length;
+    if (!part->link->open()) {
+      settle(*part, fail(Code::kPeerLost, "the link to the peer is over"));
+      finish_if_complete();
+      continue;
+    }
+    part->posted = true;
+    ++posted_;
+    return Work{&part->slice, part->endpoint};
+  }
+  return std::nullopt;
 }
 
 Result<> Transfer::Work::run() const { return endpoint->copy(*slice->remote, slice->op, slice->pieces); }
@@ -119,7 +132,9 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
   auto self = shared_from_this();
   Part& part = parts_[slice.index];
   part.posted = false;
+  --posted_;
   slice.endpoint = nullptr;
+  auto endpoint = part.endpoint;
   bool again = !outcome && !done_ && worth_another_path(outcome.error().code) && slice.attempts + 1 < kAttemptsMax;
   if (again) {
     ++slice.attempts;
@@ -130,8 +145,8 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
   } else {
     settle(part, outcome);
   }
-  post_waiting();
   finish_if_complete();
+  part.link->room_at(*endpoint);
 }
 
 void Transfer::settle(Part& part, const Result<>& outcome) {
@@ -198,9 +213,8 @@ void Transfer::end_early(const Error& error) {
 
 void Transfer::check_deadline(int64_t now_ns) {
   if (done_) return;
-  post_waiting();
-  int64_t timeout =
-      options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
+  if (posted_ == 0 && !waiting_.empty()) return;  // others are before it, whose deadlines count
+  int64_t timeout = progress_timeout_ns();
   if (now_ns - last_progress_ns_ < timeout) return;
   std::vector<std::shared_ptr<Link>> links;
   for (Part& part : parts_) {

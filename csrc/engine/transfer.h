@@ -74,6 +74,9 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   // --- for the engine ---
   void plan(std::span<const Record> records);
   void launch();
+  int64_t progress_timeout_ns() const;
+  // Posts the first part that waits for `endpoint`; true when more of them wait.
+  bool post_next(const transport::Endpoint& endpoint);
   // Looks whether the deadline on progress has passed.
   void check_deadline(int64_t now_ns);
   // The engine goes away: everything ends now.
@@ -103,7 +106,6 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   void route(Part& part);
   void pin(const memory::RegionRef& region);
   bool has_work() const { return work_next_ < work_.size(); }
-  void post_waiting();
   void settle(Part& part, const Result<>& outcome);
   void fail_records(const Part& part, const Error& error);
   void finish_if_complete();
@@ -123,7 +125,8 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   size_t live_slices_ = 0;
   std::vector<Part*> work_;  // for synchronous endpoints; from work_next_ on
   size_t work_next_ = 0;
-  std::vector<Part*> waiting_;  // for room at asynchronous ones
+  std::deque<Part*> waiting_;  // for room at asynchronous ones, see Link::wait_for_room
+  size_t posted_ = 0;          // parts that an endpoint has
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;

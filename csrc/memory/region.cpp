@@ -106,6 +106,15 @@ Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint6
   return found->second;
 }
 
+void Registry::close() {
+  for (auto& [id, region] : by_id_) {
+    region->live = false;
+    generations_->release(region->word);
+  }
+  by_id_.clear();
+  by_address_.clear();
+}
+
 RegionRef Registry::by_id(uint32_t id) const {
   auto found = by_id_.find(id);
   return found == by_id_.end() ? nullptr : found->second;

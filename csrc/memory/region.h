@@ -19,6 +19,7 @@ enum Access : uint8_t {
   kLocal = 0,     // only this process's own transfers use it
   kReadable = 1,  // peers may read it
   kWritable = 2,  // peers may have bytes put into it
+  kSource = 4,    // the memory itself is read-only: nothing may be read into it
 };
 
 // Thread: pins are counted under the lock of the engine that owns the registry.
@@ -78,6 +79,9 @@ class Registry {
   // Law 3 and 6: what a peer names is checked here, by the owner. NOT_FOUND, STALE, DENIED (range or right).
   Result<RegionRef> check_remote(uint32_t id, uint64_t generation, uint64_t offset, uint64_t length,
                                  Access right) const;
+
+  // Withdraws everything at once, for the end of the engine. Pins stay what they are.
+  void close();
 
   RegionRef by_id(uint32_t id) const;
   const std::map<uint32_t, RegionRef>& all() const { return by_id_; }

@@ -3,6 +3,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/status.h"
 #include "python/runtime.h"
 
@@ -25,6 +28,13 @@ T value_or_raise(Result<T> result) {
 
 // The exception object for a code, as a value for batches.
 py::object make_exception(Code code, const std::string& message);
+
+// Seconds of Python as nanoseconds: what is longer than a hundred years is that. INVALID for what is no number.
+inline int64_t to_ns(double seconds, const char* what) {
+  constexpr double kMost = 100.0 * 365 * 86400;
+  if (std::isnan(seconds)) raise({Code::kInvalid, std::string(what) + " is not a number"});
+  return static_cast<int64_t>(std::clamp(seconds, -kMost, kMost) * 1e9);
+}
 
 inline std::unique_lock<std::mutex> lock_or_raise(Runtime& runtime) { return value_or_raise(runtime.lock()); }
 

@@ -16,9 +16,13 @@ struct LinkHandle {
   LinkHandle(std::shared_ptr<Runtime> owner, LinkRef ref) : runtime(std::move(owner)), link(std::move(ref)) {}
   LinkHandle(LinkHandle&&) = default;
   ~LinkHandle() {
-    if (!link || runtime->forked()) return;
-    auto held = runtime->driver().lock();
-    link.reset();
+    if (!link) return;
+    auto held = runtime->look();
+    if (held) {
+      link.reset();
+    } else {
+      new LinkRef(std::move(link));  // see TransferHandle
+    }
   }
 };
 
@@ -28,8 +32,8 @@ struct ArenaHandle {
   uint64_t length;
 };
 
-int64_t to_ns(std::optional<double> seconds, int64_t otherwise) {
-  return seconds ? std::max<int64_t>(static_cast<int64_t>(*seconds * 1e9), 1) : otherwise;
+int64_t timeout_or(std::optional<double> seconds, int64_t otherwise) {
+  return seconds ? std::max<int64_t>(to_ns(*seconds, "timeout"), 1) : otherwise;
 }
 
 engine::LocalReads local_reads(const std::string& name) {
@@ -44,8 +48,8 @@ std::shared_ptr<Runtime> make_runtime(const std::string& listen, double progress
                                       const std::string& local, uint32_t tcp_streams, uint32_t spin_us) {
   engine::EngineOptions options;
   options.listen = listen;
-  options.progress_timeout_ns = static_cast<int64_t>(progress_timeout * 1e9);
-  options.connect_timeout_ns = static_cast<int64_t>(connect_timeout * 1e9);
+  options.progress_timeout_ns = to_ns(progress_timeout, "progress_timeout");
+  options.connect_timeout_ns = to_ns(connect_timeout, "connect_timeout");
   options.local_reads = local_reads(local);
   options.tcp_streams = tcp_streams;
   py::gil_scoped_release nogil;
@@ -77,7 +81,7 @@ Operation open_link(const std::shared_ptr<Runtime>& runtime, const std::string& 
   {
     py::gil_scoped_release nogil;
     auto held = lock_or_raise(*runtime);
-    int64_t timeout_ns = to_ns(timeout, runtime->engine().options().connect_timeout_ns);
+    int64_t timeout_ns = timeout_or(timeout, runtime->engine().options().connect_timeout_ns);
     runtime->engine().open(address, timeout_ns, [pending](Result<LinkRef> link) { pending->set(std::move(link)); });
   }
   return make_operation<LinkRef>(runtime, pending,
@@ -105,7 +109,7 @@ Operation claim(const LinkHandle& handle, const py::bytes& id, std::optional<dou
   {
     py::gil_scoped_release nogil;
     auto held = lock_or_raise(*handle.runtime);
-    int64_t timeout_ns = to_ns(timeout, handle.runtime->engine().options().progress_timeout_ns);
+    int64_t timeout_ns = timeout_or(timeout, handle.runtime->engine().options().progress_timeout_ns);
     handle.runtime->engine().claims().claim(handle.link, std::move(key), timeout_ns,
                                             [pending](Result<Bytes> payload) { pending->set(std::move(payload)); });
   }
@@ -120,7 +124,7 @@ Operation release(const LinkHandle& handle, const py::bytes& id, std::optional<d
   {
     py::gil_scoped_release nogil;
     auto held = lock_or_raise(*handle.runtime);
-    int64_t timeout_ns = to_ns(timeout, handle.runtime->engine().options().progress_timeout_ns);
+    int64_t timeout_ns = timeout_or(timeout, handle.runtime->engine().options().progress_timeout_ns);
     handle.runtime->engine().claims().release(handle.link, std::move(key), timeout_ns,
                                               [pending](Result<> outcome) { pending->set(std::move(outcome)); });
   }
@@ -171,7 +175,8 @@ py::dict stats(Runtime& runtime) {
 void bind_link(py::module_& m) {
   auto locked = [](auto read) {
     return [read](const LinkHandle& handle) {
-      auto held = handle.runtime->driver().lock();
+      py::gil_scoped_release nogil;
+      auto held = lock_or_raise(*handle.runtime);
       return read(*handle.link);
     };
   };
@@ -189,7 +194,7 @@ void bind_link(py::module_& m) {
       .def("close", [](const LinkHandle& handle) {
         py::gil_scoped_release nogil;
         auto held = handle.runtime->lock();
-        if (held) handle.link->close({Code::kClosed, "closed here"});
+        if (held) handle.link->give_up({Code::kClosed, "closed here"});
       });
 }
 
@@ -240,7 +245,7 @@ void bind_engine(py::module_& m) {
                   value = to_bytes(as_bytes(static_cast<std::string_view>(payload)));
             py::gil_scoped_release nogil;
             auto held = lock_or_raise(r);
-            value_or_raise(r.engine().holds().add(std::move(key), std::move(value), static_cast<int64_t>(ttl * 1e9)));
+            value_or_raise(r.engine().holds().add(std::move(key), std::move(value), to_ns(ttl, "ttl")));
           },
           py::arg("hold_id"), py::arg("payload"), py::arg("ttl"))
       .def(

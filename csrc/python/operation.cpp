@@ -6,6 +6,7 @@
 namespace moontide::python {
 
 void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::optional<double> timeout_s) {
+  if (runtime.forked()) raise({Code::kClosed, "this process was forked; make a new Engine in the child"});
   bool is_ready;
   {
     py::gil_scoped_release nogil;
@@ -24,7 +25,6 @@ bool Operation::done() const {
 }
 
 py::object Operation::wait(std::optional<double> timeout_s) const {
-  if (runtime->forked()) raise({Code::kClosed, "this process was forked; make a new Engine in the child"});
   wait_or_raise(*runtime, [this] { return completion->done; }, timeout_s);
   return result();
 }
@@ -34,6 +34,7 @@ void Operation::watch(std::shared_ptr<Notifier> notifier, uint64_t token) const 
   auto held = runtime->lock();
   if (!held) return notifier->push(token);
   completion->watch(std::move(notifier), token);
+  runtime->watch(completion);
 }
 
 void bind_operation(py::module_& m) {

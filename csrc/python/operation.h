@@ -25,6 +25,7 @@ void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::op
 template <class T, class Convert>
 Operation make_operation(std::shared_ptr<Runtime> runtime, std::shared_ptr<Pending<T>> pending, Convert convert) {
   auto result = [pending, convert = std::move(convert)]() -> py::object {
+    if (!pending->value) raise({Code::kClosed, "the engine was closed"});
     if (!*pending->value) raise(pending->value->error());
     if constexpr (std::is_void_v<T>) {
       return convert();

@@ -27,12 +27,9 @@ std::vector<uint64_t> Notifier::drain() {
   return std::exchange(tokens_, {});
 }
 
-Runtime::Runtime(int64_t spin_ns)
-    : driver_(spin_ns), sockets_(driver_.reactor()), inproc_(driver_.reactor()), routed_(inproc_, sockets_) {}
-
 Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, int64_t spin_ns) {
   std::shared_ptr<Runtime> runtime(new Runtime(spin_ns));
-  auto held = runtime->driver_.lock();
+  auto held = runtime->parts_->driver.lock();
   auto transports = [](memory::Registry& registry, const engine::EngineOptions& chosen) {
     using engine::LocalReads;
     transport::BuiltinChoice choice;
@@ -41,7 +38,8 @@ Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, 
     choice.tcp_streams = chosen.tcp_streams;
     return transport::builtin(registry, choice);
   };
-  TRY(runtime->engine_, engine::Engine::create(runtime->reactor(), runtime->routed_, std::move(options), transports));
+  TRY(runtime->engine_,
+      engine::Engine::create(runtime->reactor(), runtime->parts_->routed, std::move(options), transports));
   return runtime;
 }
 
@@ -50,35 +48,53 @@ std::shared_ptr<Runtime> Runtime::create_bare(int64_t spin_ns) {
 }
 
 Runtime::~Runtime() {
-  if (driver_.forked()) {
-    // all of it belongs to threads that do not exist here: leave it as it is
-    for (auto& tenant : tenants_) new std::shared_ptr<void>(std::move(tenant));
-    engine_.release();
-    return;
+  if (!forked()) {
+    close();
+  } else {
+    (void)engine_.release();
+    (void)parts_.release();
   }
-  close();
 }
 
 Result<std::unique_lock<std::mutex>> Runtime::lock() {
-  if (driver_.forked()) return fail(Code::kClosed, "this process was forked; make a new Engine in the child");
-  auto held = driver_.lock();
+  if (forked()) return fail(Code::kClosed, "this process was forked; make a new Engine in the child");
+  auto held = parts_->driver.lock();
   if (closed_) return fail(Code::kClosed, "the engine was closed");
   return held;
 }
 
-bool Runtime::closed() {
-  if (driver_.forked()) return true;
-  auto held = driver_.lock();
-  return closed_;
+Result<std::unique_lock<std::mutex>> Runtime::look() {
+  if (forked()) return fail(Code::kClosed, "this process was forked; make a new Engine in the child");
+  return parts_->driver.lock();
 }
 
+bool Runtime::closed() { return !lock().has_value(); }
+
 void Runtime::close() {
-  if (driver_.forked()) return;
-  driver_.stop();
-  auto held = driver_.lock();
+  if (forked()) return;
+  {
+    auto held = parts_->driver.lock();
+    closing_ = true;
+    // their memory may be freed after this returns
+    parts_->copied.wait(held, [this] { return copies_ == 0; });
+  }
+  parts_->driver.stop();
+  auto held = parts_->driver.lock();
   closed_ = true;
-  while (!tenants_.empty()) tenants_.pop_back();
+  while (!parts_->tenants.empty()) parts_->tenants.pop_back();
   engine_.reset();
+  // no turn of the reactor comes any more: whoever awaits something hears of it now
+  for (auto& watched : std::exchange(watched_, {})) {
+    auto completion = watched.lock();
+    if (completion && !completion->done) completion->finish();
+  }
+}
+
+void Runtime::watch(const std::shared_ptr<Completion>& completion) {
+  if (watched_.size() >= 64 && watched_.size() == watched_.capacity()) {
+    std::erase_if(watched_, [](const auto& watched) { return watched.expired(); });
+  }
+  watched_.push_back(completion);
 }
 
 bool Runtime::wait(const std::function<bool()>& ready, std::optional<double> timeout_s) {
@@ -90,18 +106,21 @@ bool Runtime::wait(const std::function<bool()>& ready, std::optional<double> tim
     pybind11::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
   };
-  return driver_.wait(ready, deadline, interrupted);
+  return parts_->driver.wait(ready, deadline, interrupted);
 }
 
 void Runtime::run_work(const engine::TransferRef& transfer) {
   for (;;) {
-    auto held = driver_.lock();
+    auto held = parts_->driver.lock();
+    if (closing_) return;
     auto work = transfer->take_work();
     if (!work) return;
+    ++copies_;
     held.unlock();
     auto outcome = work->run();
     held.lock();
     transfer->finish_work(*work, std::move(outcome));
+    if (--copies_ == 0 && closing_) parts_->copied.notify_all();
   }
 }
 

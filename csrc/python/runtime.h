@@ -4,6 +4,7 @@
 // Thread: any, without the GIL. Everything behind engine() is touched under lock() only.
 #pragma once
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,8 @@ class Notifier {
   std::vector<uint64_t> tokens_;
 };
 
+struct Completion;
+
 class Runtime : public std::enable_shared_from_this<Runtime> {
  public:
   static Result<std::shared_ptr<Runtime>> create(engine::EngineOptions options, int64_t spin_ns);
@@ -39,11 +42,12 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
 
   // CLOSED in a forked child and after close().
   Result<std::unique_lock<std::mutex>> lock();
-  bool forked() const { return driver_.forked(); }
+  // As lock(), also after close(): to look at outcomes, which stay. CLOSED in a forked child.
+  Result<std::unique_lock<std::mutex>> look();
+  bool forked() const { return parts_->driver.forked(); }
   engine::Engine& engine() { return *engine_; }  // not of a bare one
-  io::Reactor& reactor() { return driver_.reactor(); }
-  io::Network& network() { return routed_; }
-  io::Driver& driver() { return driver_; }
+  io::Reactor& reactor() { return parts_->driver.reactor(); }
+  io::Network& network() { return parts_->routed; }
 
   // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see.
   bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s);
@@ -52,21 +56,35 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   void run_work(const engine::TransferRef& transfer);
 
   // Under the lock: keeps what lives on the engine until close(), which lets it go before the engine, last come first.
-  void attach(std::shared_ptr<void> tenant) { tenants_.push_back(std::move(tenant)); }
-  void detach(const std::shared_ptr<void>& tenant) { std::erase(tenants_, tenant); }
+  void attach(std::shared_ptr<void> tenant) { parts_->tenants.push_back(std::move(tenant)); }
+  void detach(const std::shared_ptr<void>& tenant) { std::erase(parts_->tenants, tenant); }
 
   // Ends the engine and the thread. Idempotent.
   void close();
   bool closed();
 
+  // Under the lock: `completion` ends at the latest with close(), whoever awaits it.
+  void watch(const std::shared_ptr<Completion>& completion);
+
  private:
-  explicit Runtime(int64_t spin_ns);
-  io::Driver driver_;
-  io::SocketNetwork sockets_;
-  io::InprocNetwork inproc_;
-  io::RoutedNetwork routed_;
+  // On the heap, so that a forked child can leave it alone: it belongs to threads that do not exist there.
+  struct Parts {
+    explicit Parts(int64_t spin_ns)
+        : driver(spin_ns), sockets(driver.reactor()), inproc(driver.reactor()), routed(inproc, sockets) {}
+    io::Driver driver;
+    io::SocketNetwork sockets;
+    io::InprocNetwork inproc;
+    io::RoutedNetwork routed;
+    std::vector<std::shared_ptr<void>> tenants;
+    std::condition_variable copied;  // no copy is under way
+  };
+  explicit Runtime(int64_t spin_ns) : parts_(std::make_unique<Parts>(spin_ns)) {}
+
+  std::unique_ptr<Parts> parts_;
   std::unique_ptr<engine::Engine> engine_;
-  std::vector<std::shared_ptr<void>> tenants_;
+  std::vector<std::weak_ptr<Completion>> watched_;
+  size_t copies_ = 0;  // run by callers without the lock
+  bool closing_ = false;
   bool closed_ = false;
 };
 

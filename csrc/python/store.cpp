@@ -14,7 +14,7 @@ using Lengths = std::vector<Result<uint64_t>>;
 store::MasterOptions master_options(const std::string& listen, double lease_s) {
   store::MasterOptions options;
   options.listen = listen;
-  options.catalog.lease_ns = static_cast<int64_t>(lease_s * 1e9);
+  options.catalog.lease_ns = to_ns(lease_s, "lease");
   // Within a process nobody was before this master.
   options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
   return options;
@@ -75,7 +75,7 @@ ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::str
   store::MemberOptions options;
   options.master = master;
   options.lend_bytes = lend;
-  options.master_options.catalog.lease_ns = static_cast<int64_t>(lease_s * 1e9);
+  options.master_options.catalog.lease_ns = to_ns(lease_s, "lease");
   std::shared_ptr<store::Member> member = value_or_raise(
       store::Member::create(runtime->reactor(), runtime->network(), runtime->engine(), std::move(options)));
   return settle_in(runtime, std::move(member));
@@ -106,7 +106,7 @@ std::vector<store::Part> to_parts(const std::vector<Range>& ranges) {
 }
 
 int64_t timeout_ns(std::optional<double> seconds) {
-  return seconds ? std::max<int64_t>(static_cast<int64_t>(*seconds * 1e9), 1) : 0;
+  return seconds ? std::max<int64_t>(to_ns(*seconds, "timeout"), 1) : 0;
 }
 
 // A batch of puts or gets: the outcome as an Operation, quiet beside it.
@@ -132,6 +132,15 @@ struct BatchHandle {
   }
 };
 
+// Addresses that a user passes as numbers are read and written only where they are registered.
+void check_registered(Runtime& runtime, const std::vector<std::vector<Range>>& parts) {
+  py::gil_scoped_release nogil;
+  auto held = lock_or_raise(runtime);
+  for (const auto& item : parts) {
+    for (auto [address, length] : item) value_or_raise(runtime.engine().registry().find_local(address, length));
+  }
+}
+
 template <class Start>
 BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeout_s, Start start) {
   auto pending = std::make_shared<Pending<Lengths>>();
@@ -153,9 +162,11 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
 }
 
 BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
-                const std::vector<std::vector<Range>>& parts, bool async, std::optional<double> timeout) {
+                const std::vector<std::vector<Range>>& parts, bool async, bool registered,
+                std::optional<double> timeout) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
+  if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::PutItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}});
   return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
@@ -164,9 +175,10 @@ BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys
 }
 
 BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys,
-                const std::vector<std::vector<Range>>& parts, std::optional<double> timeout) {
+                const std::vector<std::vector<Range>>& parts, bool registered, std::optional<double> timeout) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
+  if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::GetItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i])});
   return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
@@ -229,8 +241,10 @@ void bind_client(py::module_& m) {
   using Keys = std::vector<std::string>;
   py::class_<ClientHandle>(m, "StoreClient")
       .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"))
-      .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("timeout") = py::none())
-      .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("timeout") = py::none())
+      .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
+           py::arg("timeout") = py::none())
+      .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
+           py::arg("timeout") = py::none())
       .def(
           "stat",
           [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {

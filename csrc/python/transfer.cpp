@@ -7,15 +7,15 @@
 namespace moontide::python {
 namespace {
 
-// (address, length) of whatever Python may pass as local memory.
-std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
+// (address, length) of whatever Python may pass as local memory. A (memory, offset) does not nest.
+std::pair<uint64_t, uint64_t> local_memory(py::handle local, bool nested = false) {
   if (PyLong_Check(local.ptr())) {
     uint64_t address = PyLong_AsUnsignedLongLong(local.ptr());
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     return {address, UINT64_MAX - address};
   }
-  if (PyTuple_Check(local.ptr()) && PyTuple_GET_SIZE(local.ptr()) == 2) {
-    auto [address, length] = local_memory(PyTuple_GET_ITEM(local.ptr(), 0));
+  if (!nested && PyTuple_Check(local.ptr()) && PyTuple_GET_SIZE(local.ptr()) == 2) {
+    auto [address, length] = local_memory(PyTuple_GET_ITEM(local.ptr(), 0), true);
     auto offset = py::cast<uint64_t>(py::handle(PyTuple_GET_ITEM(local.ptr(), 1)));
     if (offset > length)
       raise({Code::kInvalid, "offset " + std::to_string(offset) + " is outside the local region of " +
@@ -92,7 +92,7 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
   handle.outcome = std::make_shared<Completion>();
   handle.quiet = std::make_shared<Completion>();
   engine::TransferOptions options;
-  if (timeout_s) options.progress_timeout_ns = std::max<int64_t>(static_cast<int64_t>(*timeout_s * 1e9), 1);
+  if (timeout_s) options.progress_timeout_ns = std::max<int64_t>(to_ns(*timeout_s, "timeout"), 1);
   options.done = [outcome = handle.outcome] { outcome->finish(); };
   options.quiet = [quiet = handle.quiet] { quiet->finish(); };
   options.caller_copies = true;
@@ -107,9 +107,14 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
 }
 
 TransferHandle::~TransferHandle() {
-  if (!transfer || runtime->forked()) return;
-  auto held = runtime->driver().lock();
-  transfer.reset();
+  if (!transfer) return;
+  auto held = runtime->look();
+  if (held) {
+    transfer.reset();
+  } else {
+    new engine::TransferRef(
+        std::move(transfer));  // of a forked child's parent: its end would run code of threads that are not here
+  }
 }
 
 void TransferHandle::wait(std::optional<double> timeout_s) {
@@ -120,7 +125,7 @@ void TransferHandle::wait(std::optional<double> timeout_s) {
   wait_or_raise(*runtime, [this] { return outcome->done; }, timeout_s);
   Error error;
   {
-    auto held = runtime->driver().lock();
+    auto held = value_or_raise(runtime->look());
     error = transfer->error();
   }
   if (error.code != Code::kOk) raise(error);
@@ -134,7 +139,8 @@ py::list TransferHandle::results() {
   std::vector<Code> codes;
   Error error;
   {
-    auto held = runtime->driver().lock();
+    py::gil_scoped_release nogil;
+    auto held = value_or_raise(runtime->look());
     codes = transfer->results();
     error = transfer->error();
   }
@@ -196,20 +202,23 @@ void bind_remote_region(py::module_& m) {
 void bind_transfer(py::module_& m) {
   auto locked = [](auto read) {
     return [read](const TransferHandle& handle) {
-      auto held = handle.runtime->driver().lock();
+      py::gil_scoped_release nogil;
+      auto held = value_or_raise(handle.runtime->look());
       return read(*handle.transfer);
     };
   };
   py::class_<TransferHandle>(m, "Transfer")
       .def_property_readonly("done",
                              [](const TransferHandle& h) {
-                               auto held = h.runtime->driver().lock();
-                               return h.outcome->done;
+                               py::gil_scoped_release nogil;
+                               auto held = h.runtime->look();
+                               return !held || h.outcome->done;
                              })
       .def_property_readonly("quiet",
                              [](const TransferHandle& h) {
-                               auto held = h.runtime->driver().lock();
-                               return h.quiet->done;
+                               py::gil_scoped_release nogil;
+                               auto held = h.runtime->look();
+                               return !held || h.quiet->done;
                              })
       .def_property_readonly("nbytes", locked([](const engine::Transfer& t) { return t.bytes(); }))
       .def_property_readonly("nbytes_moved", locked([](const engine::Transfer& t) { return t.bytes_moved(); }))
@@ -222,8 +231,10 @@ void bind_transfer(py::module_& m) {
           "watch",
           [](const TransferHandle& h, std::shared_ptr<Notifier> notifier, uint64_t token) {
             py::gil_scoped_release nogil;
-            auto held = h.runtime->driver().lock();
+            auto held = h.runtime->lock();
+            if (!held) return notifier->push(token);
             h.outcome->watch(std::move(notifier), token);
+            h.runtime->watch(h.outcome);
           },
           py::arg("notifier"), py::arg("token"));
 

@@ -77,6 +77,10 @@ void Channel::send(const wire::FrameHeader& header_in, ByteView payload, const s
   Bytes frame(sizeof header + payload.size());
   std::memcpy(frame.data(), &header, sizeof header);
   if (!payload.empty()) std::memcpy(frame.data() + sizeof header, payload.data(), payload.size());
+  if (header.kind != wire::FrameKind::kRequest && stream_->pending() > limits_.pending_bytes_max) {
+    // calls are refused above the bound; a peer that does not take its answers is not a peer any more
+    return fail_soon({Code::kOverloaded, "the peer does not read its answers"});
+  }
   if (fds.empty()) {
     stream_->write(frame);
   } else if (!stream_->write_with_fds(frame, fds)) {
@@ -181,6 +185,12 @@ void Channel::complete(uint64_t id, Result<Reply> outcome) {
   calls_.erase(found);
   reactor_.cancel(call.timer);
   call.answer(std::move(outcome));
+}
+
+void Channel::fail_soon(Error cause) {
+  reactor_.post([alive = std::weak_ptr<Channel*>(self_), cause = std::move(cause)]() mutable {
+    if (auto channel = alive.lock()) (*channel)->finish(std::move(cause), Code::kPeerLost);
+  });
 }
 
 void Channel::closed(Error cause) { finish(std::move(cause), Code::kPeerLost); }

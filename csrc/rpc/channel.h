@@ -115,9 +115,9 @@ class Channel final : private io::StreamSink {
   void closed(Error cause) override;
 
   void frame_complete();
-  void deliver_reply();
   void send(const wire::FrameHeader& header, ByteView payload, const std::vector<int>& fds);
   void answered(uint64_t id, const Result<Bytes>& outcome, const std::vector<int>& fds);
+  void fail_soon(Error cause);
   void finish(Error cause, Code for_calls);
   void complete(uint64_t id, Result<Reply> outcome);
 

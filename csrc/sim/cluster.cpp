@@ -38,6 +38,8 @@ Result<> Cluster::start_master() {
   run.machine = std::make_unique<Machine>(universe_, "master");
   store::MasterOptions options;
   options.listen = kMasterAddress;
+  // As an elector would: no two masters begin in one term, whatever they have forgotten.
+  options.elector_term = static_cast<uint32_t>(masters_.size());
   TRY(run.master, store::Master::create(run.machine->process(), run.machine->network(), std::move(options)));
   masters_.push_back(std::move(run));
   return {};

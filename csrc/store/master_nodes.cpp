@@ -4,6 +4,14 @@
 namespace moontide::store {
 namespace {
 
+// Terms grow by one per start of a master: a node that reports more than so many ahead is wrong, or lies to use them
+// up.
+constexpr uint32_t kTermStepMax = 1u << 16;
+
+}  // namespace
+
+namespace {
+
 constexpr size_t kOrderItems = 1024;
 
 }  // namespace
@@ -30,17 +38,25 @@ void Master::node_hello(Session& session, const wire::NodeHello& hello, rpc::Res
   if (hello.node.empty() || !session.node.empty() || !session.client.empty()) {
     return responder.refuse({Code::kInvalid, "a node's hello without an id, or a second one"});
   }
+  const SipKey secret{hello.secret_low, hello.secret_high};
+  auto known = nodes_.find(hello.node);
+  if (known != nodes_.end() && known->second.secret != secret) {  // ids are no secrets: every client sees them
+    return responder.refuse({Code::kDenied, "another process has this node's id"});
+  }
+  if (hello.term > catalog_.term() && hello.term - catalog_.term() > kTermStepMax) {
+    return responder.refuse({Code::kInvalid, "term " + std::to_string(hello.term) + " is implausible, this one is " +
+                                                 std::to_string(catalog_.term())});
+  }
   // Another master reigned in this term or a later one: generations of ours would not be newer than its.
   bool seen_by_another = hello.term == catalog_.term() && hello.reign != reign_;
   if (hello.term > catalog_.term() || seen_by_another) {
-    if (hello.term == UINT32_MAX) return responder.refuse({Code::kInvalid, "no term can follow the node's"});
     new_term(hello.term + 1);
   }
   auto joined = catalog_.node_join(hello.node, {hello.capacity_bytes, hello.address, hello.term});
   if (!joined) return responder.refuse(joined.error());
   NodeFacts& facts = nodes_[hello.node];
   uint64_t before = std::exchange(facts.session, session.number);
-  facts.secret = {hello.secret_low, hello.secret_high};
+  facts.secret = secret;
   session.node = hello.node;
   if (before != 0) close_session(before);
   responder.reply(wire::NodeWelcome{std::min(max, wire::kProtocolMax), catalog_.term(), reign_});

@@ -147,6 +147,13 @@ class Endpoint {
   // The twin asks to fence: afterwards nothing that came over that stream lands here any more.
   virtual void fence_stream(uint64_t stream_id);
 
+  // This side gives the link up: completes with `cause` all that is quiet now, and keeps the rest (writes that the peer
+  // may still be landing) until close(). True when something is kept.
+  virtual bool retire(const Error& cause) {
+    close(cause);
+    return false;
+  }
+
   // The link is over: completes everything outstanding with `cause`; after it returns the endpoint touches nothing.
   virtual void close(const Error& cause) = 0;
 };

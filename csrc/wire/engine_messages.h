@@ -27,6 +27,7 @@ enum EngineMessage : uint16_t {
   kPull = 9,          // request: read from my memory into yours
   kPullCancel = 10,   // notice
   kPing = 11,         // request
+  kBye = 12,          // notice: the link is over here, nothing of it lands here any more; close it
   kHoldClaim = 20,    // request
   kHoldRenew = 21,    // notice
   kHoldRelease = 22,  // request
@@ -108,9 +109,11 @@ struct PathState {
   auto fields() { return std::tie(transport, reason); }
 };
 
+// Twice from each side: which transports it has at all, then which of them work on this link.
 struct Ready {
   std::vector<PathState> paths;
-  auto fields() { return std::tie(paths); }
+  bool settled = false;
+  auto fields() { return std::tie(paths, settled); }
 };
 
 struct TransportMessage {

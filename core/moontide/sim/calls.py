@@ -37,6 +37,11 @@ class Call:
         return self.kind in ("put", "put_async")
 
     @property
+    def failed_for_good(self) -> bool:
+        """A put that nobody can see once it is answered."""
+        return self.is_put and self.code in _OVER
+
+    @property
     def effect_until_ns(self) -> int:
         """Until when what it asked for may still happen."""
         if self.kind == "put_async" and self.ok:

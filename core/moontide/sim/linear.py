@@ -150,10 +150,23 @@ def check_bytes(calls: Sequence[Call]) -> list[str]:
     ]
 
 
+def check_failed_puts(calls: Sequence[Call]) -> list[str]:
+    """Gets that found what a put had brought that had been refused for good before."""
+    refused = {(call.key, call.value): call.returned_ns for call in calls if call.failed_for_good}
+    return [
+        f"a get found what a put brought that had failed: {call.text()}"
+        for call in calls
+        if call.kind == "get"
+        and call.ok
+        and not call.lease_in_doubt
+        and call.invoked_ns > refused.get((call.key, call.value), FOREVER)
+    ]
+
+
 def check_history(calls: Sequence[Call], calm: bool) -> list[str]:
     """Everything that is wrong with a run's answers."""
     keys = sorted({call.key for call in calls if call.kind != "list"})
-    wrong = check_bytes(calls)
+    wrong = check_bytes(calls) + check_failed_puts(calls)
     wrong += [account for key in keys if (account := check_key(key, calls, calm))]
     return wrong
 
@@ -163,6 +176,7 @@ __all__ = [
     "FOREVER",
     "Step",
     "check_bytes",
+    "check_failed_puts",
     "check_history",
     "check_key",
     "explain",

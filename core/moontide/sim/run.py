@@ -54,12 +54,12 @@ class Run:
         # Every fourth run is calm, so that a miss means something.
         self.report = Report(seed, calm=seed % 4 == 0, paths=self._random.choice(["sim", "sim", "tcp", "both"]))
         # A calm pool has room for everything. The others: two keys that everybody wants, or more than fits.
-        small_pool = not self.report.calm and self._random.random() < 0.4
-        room = self._random.choice([64, 128, 256]) << 10 if small_pool else 4 << 20
+        self._small_pool = not self.report.calm and self._random.random() < 0.4
+        room = self._random.choice([64, 128, 256]) << 10 if self._small_pool else 4 << 20
         self._cluster = SimCluster(seed, self.report.paths, NODES, CLIENTS, room)
         self._faults = Faults(self._cluster, self._random)
-        self._keys = [f"key{i}" for i in range(self._random.choice([12, 30] if small_pool else [2, 5, 9]))]
-        self._most = self._random.choice([12_000, 24_000] if small_pool else [3000, VALUE_BYTES_MAX])
+        self._keys = [f"key{i}" for i in range(self._random.choice([12, 30] if self._small_pool else [2, 5, 9]))]
+        self._most = self._random.choice([12_000, 24_000] if self._small_pool else [3000, VALUE_BYTES_MAX])
         self._open: dict[int, Call] = {}
         self._values = 0
 
@@ -106,7 +106,8 @@ class Run:
         return self._random.randrange(MILLISECOND)
 
     def _start_random(self) -> bool:
-        kinds = ["put"] * 6 + ["put_async"] * 2 + ["get"] * 10 + ["exists"] * 2 + ["remove"] * 4 + ["list"]
+        puts, removes = (10, 1) if self._small_pool else (6, 4)
+        kinds = ["put"] * puts + ["put_async"] * 2 + ["get"] * 10 + ["exists"] * 2 + ["remove"] * removes + ["list"]
         kind = self._random.choice(kinds)
         if self.report.calm and kind == "put_async":
             kind = "put"  # until it is committed only its own client sees it

@@ -59,11 +59,13 @@ class _Base:
 
         `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
         quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
-        too. The result has one item per key: None or the error.
+        too. The result has one item per key: None or the error. Denied at once: memory
+        that is not registered.
         """
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
-        return operation_of(self._client.put([encode_key(key) for key in keys], _as_lists(parts), _COMMITS[commit]))
+        raw = [encode_key(key) for key in keys]
+        return operation_of(self._client.put(raw, _as_lists(parts), _COMMITS[commit], registered=True))
 
     def get_parts(self, keys: Sequence[Key], parts: Sequence[Sequence[Part]]) -> Operation[list[MoontideError | None]]:
         """Starts reading objects into registered memory, each into its parts in order; returns at once.
@@ -71,7 +73,7 @@ class _Base:
         The parts of a key must add up to the object's length. NotFound is a miss: absent, evicted, or the bytes that
         came were not those of the put.
         """
-        return operation_of(self._client.get([encode_key(key) for key in keys], _as_lists(parts)))
+        return operation_of(self._client.get([encode_key(key) for key in keys], _as_lists(parts), registered=True))
 
     def counters(self) -> dict[str, int]:
         """What this client did; `stats` is about the pool."""

@@ -149,7 +149,7 @@ class Procedures:
         return results
 
     async def get_into(self, key: Key, buffer: object) -> int:
-        address, room, keep = _memory_range(buffer)
+        address, room, keep = _memory_range(buffer, writable=True)
         batch = self._client.get([encode_key(key)], [_as_parts((address, room))])
         result = (await self._finish(batch, keep))[0]
         if isinstance(result, Invalid):

@@ -17,7 +17,13 @@ struct ArenaKey {
   auto fields() { return std::tie(region, size); }
 };
 
-constexpr size_t kArenasMax = 4096;  // per peer: what it may make this process map
+// The descriptor is the right to read all of the arena.
+bool readable_arena(const memory::Region& region) {
+  return region.arena && region.arena->fd() >= 0 && (region.access & memory::kReadable) != 0;
+}
+
+constexpr uint64_t kMappedBytesMax = uint64_t{1} << 42;  // per peer, of address space
+constexpr size_t kArenasMax = 4096;                      // per peer: what it may make this process map
 
 class ShmEndpoint final : public Endpoint {
  public:
@@ -38,7 +44,7 @@ class ShmEndpoint final : public Endpoint {
   }
 
   void announce(const memory::Region& region) {
-    if (!region.arena || region.arena->fd() < 0) return;
+    if (!readable_arena(region)) return;
     link_.send(name(), wire::encode(ArenaKey{region.id, region.arena->size()}), {region.arena->fd()});
   }
 
@@ -47,8 +53,11 @@ class ShmEndpoint final : public Endpoint {
     if (!key || fds.size() != 1) return;
     std::unique_lock lock(mutex_);
     if (mappings_.size() >= kArenasMax) return;
+    // what is not mapped is reached by another path
+    if (!range_inside(mapped_bytes_, key->size, kMappedBytesMax)) return;
     auto mapping = memory::Mapping::map(fds[0].get(), key->size);
-    if (mapping) mappings_[key->region] = std::move(*mapping);
+    if (!mapping || !mappings_.emplace(key->region, *mapping).second) return;
+    mapped_bytes_ += key->size;
   }
 
   bool reaches(const RemoteRegion& remote, Op op) const override {
@@ -82,7 +91,10 @@ class ShmEndpoint final : public Endpoint {
 
   void region_gone(const RemoteRegion& remote) override {
     std::unique_lock lock(mutex_);
-    mappings_.erase(remote.id);
+    auto found = mappings_.find(remote.id);
+    if (found == mappings_.end()) return;
+    mapped_bytes_ -= found->second->size();
+    mappings_.erase(found);
   }
 
   void close(const Error&) override {}
@@ -92,12 +104,13 @@ class ShmEndpoint final : public Endpoint {
   std::shared_ptr<memory::GenerationView> generations_;
   mutable std::shared_mutex mutex_;  // copies run outside the engine's lock
   std::map<uint32_t, std::shared_ptr<memory::Mapping>> mappings_;
+  uint64_t mapped_bytes_ = 0;
 };
 
 }  // namespace
 
 std::optional<Bytes> ShmTransport::attach(const memory::Region& region) {
-  if (!region.arena || region.arena->fd() < 0) return std::nullopt;
+  if (!readable_arena(region)) return std::nullopt;
   return Bytes{};
 }
 

@@ -6,7 +6,8 @@ namespace moontide::transport::tcp {
 namespace {
 
 constexpr size_t kScratchBytes = 64u << 10;
-constexpr size_t kServeBytesMax = 8u << 20;  // answers queued for a peer that asks faster than it takes
+constexpr size_t kServeBytesMax = 8u << 20;   // answers queued for a peer that asks faster than it takes
+constexpr size_t kAnswerBytesMax = 4u << 20;  // of headers alone: a peer that does not read them is given up
 
 template <class T>
 MutableBytes raw(T& value) {
@@ -53,6 +54,8 @@ void DataStream::send_header(Kind kind, uint64_t tag, Code code, uint64_t length
   stream_->write(raw(header));
 }
 
+bool DataStream::takes_answers() const { return stream_->pending() <= serving_ + writing_ + kAnswerBytesMax; }
+
 void DataStream::send_read(uint64_t tag, const Slice& slice) {
   Request request(Kind::kRead, tag, slice);
   stream_->write(request.bytes());
@@ -64,8 +67,12 @@ void DataStream::send_write(uint64_t tag, const Slice& slice) {
   for (const Piece& piece : slice.pieces) parts_.emplace_back(piece.local, piece.length);
   // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
   // with it or gone
+  writing_ += slice.length;
   stream_->write_references(request.bytes(), parts_, [this, tag, n = slice.length](Result<> outcome) {
-    if (outcome) owner_.progressed(tag, n);
+    writing_ -= n;
+    if (!outcome) return;
+    owner_.write_sent(tag);
+    owner_.progressed(tag, n);
   });
 }
 
@@ -131,6 +138,7 @@ void DataStream::arrived(size_t count) {
 }
 
 bool DataStream::header_complete() {
+  if (!takes_answers()) return refuse({Code::kOverloaded, "the peer does not read its answers"});
   if (auto checked = header_.check(); !checked) return refuse(checked.error());
   if (header_.count > 0) {
     stage_ = Stage::kPlaces;

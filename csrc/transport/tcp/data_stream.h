@@ -21,6 +21,8 @@ class DataStreamOwner {
   // The slice a read answer belongs to, while somebody still wants it; asked again before each read of the socket.
   virtual Slice* reading(uint64_t tag) = 0;
   virtual void progressed(uint64_t tag, uint64_t bytes) = 0;
+  // The socket has taken all of a write: nothing of this side refers to its memory any more.
+  virtual void write_sent(uint64_t tag) = 0;
   // An answer to what was sent with `tag` as `op`; ignored where nothing such is waiting. May destroy the stream.
   virtual void answered(uint64_t tag, Op op, Code code) = 0;
   // The last call for this stream; it is destroyed inside.
@@ -56,6 +58,7 @@ class DataStream final : private io::StreamSink {
   bool places_complete();
   void payload_complete();
   bool refuse(const Error& why);
+  bool takes_answers() const;
   void serve_read();
   void aim_write();
   bool aim_read_answer();
@@ -81,6 +84,7 @@ class DataStream final : private io::StreamSink {
   Bytes scratch_;
   std::vector<ByteView> parts_;  // of the frame that is being sent
   uint64_t serving_ = 0;         // bytes of read answers that the socket has not taken
+  uint64_t writing_ = 0;         // bytes of own writes likewise
   bool paused_ = false;
 };
 

@@ -52,7 +52,7 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
       slice.owner->completed(slice, fail(Code::kCanceled, ""));
     } else if (tcp::DataStream* stream = found->second.stream) {
       // bytes of it may be in the socket already: give the stream up and have the owner drop it
-      reset(*stream, {Code::kCanceled, "a write on the same stream was canceled"});
+      reset(*stream, {Code::kUnavailable, "a write on the same stream was canceled"}, slice.tag);
     }
   }
 
@@ -76,6 +76,20 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
     }
   }
 
+  bool retire(const Error& cause) override {
+    closed_ = true;
+    streams_.clear();  // nothing lands here or is read here any more
+    for (Slice* slice : std::exchange(waiting_, {})) slice->owner->completed(*slice, std::unexpected(cause));
+    std::vector<uint64_t> reads;
+    for (auto& [tag, entry] : pending_) {
+      entry.stream = nullptr;
+      if (entry.slice->op == Op::kRead) reads.push_back(tag);
+    }
+    std::ranges::sort(reads);
+    for (uint64_t tag : reads) finish(tag, std::unexpected(cause));
+    return !pending_.empty();
+  }
+
   void close(const Error& cause) override {
     closed_ = true;
     streams_.clear();  // nothing lands or is read any more
@@ -89,6 +103,7 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   struct Pending {
     Slice* slice;
     tcp::DataStream* stream;  // null: the stream is gone and being fenced
+    bool sent = false;        // a write: the socket has taken all of it
   };
   using PendingMap = std::unordered_map<uint64_t, Pending>;
 
@@ -96,7 +111,7 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
 
   void want_streams() {
     if (!link_.initiator()) {
-      if (!std::exchange(asked_, true)) link_.send(name(), {}, {});
+      link_.send(name(), {}, {});  // asked again with each slice: asking is cheap, and an attempt may have failed
       return;
     }
     while (streams_.size() + opening_ < streams_wanted_) {
@@ -116,7 +131,6 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   }
 
   void add(uint64_t id, std::unique_ptr<io::Stream> stream) {
-    asked_ = false;
     streams_.push_back(
         std::make_unique<tcp::DataStream>(id, std::move(stream), static_cast<tcp::DataStreamOwner&>(*this)));
     streams_.back()->start();
@@ -132,7 +146,8 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   }
 
   // Ends a stream. Reads on it are quiet at once; writes only when the owner of the target has dropped it too.
-  void reset(tcp::DataStream& stream, const Error& cause) {
+  // All are worth another try but `canceled`.
+  void reset(tcp::DataStream& stream, const Error& cause, uint64_t canceled = 0) {
     uint64_t id = stream.id();
     std::vector<uint64_t> reads, writes;
     for (auto& [tag, entry] : pending_) {
@@ -145,11 +160,10 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
     std::ranges::sort(writes);
     for (uint64_t tag : reads) finish(tag, std::unexpected(Error{Code::kUnavailable, cause.message}));
     if (writes.empty()) return;
-    link_.fence_stream(name(), id, [this, alive = std::weak_ptr<bool>(alive_), writes, cause] {
+    link_.fence_stream(name(), id, [this, alive = std::weak_ptr<bool>(alive_), writes, cause, canceled] {
       if (alive.expired()) return;
       for (uint64_t tag : writes) {
-        Code code = cause.code == Code::kCanceled ? Code::kCanceled : Code::kUnavailable;
-        finish(tag, fail(code, cause.message));
+        finish(tag, tag == canceled ? fail(Code::kCanceled, "") : fail(Code::kUnavailable, cause.message));
       }
     });
   }
@@ -189,6 +203,11 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
     return found != pending_.end() && found->second.slice->op == Op::kRead ? found->second.slice : nullptr;
   }
 
+  void write_sent(uint64_t tag) override {
+    auto found = pending_.find(tag);
+    if (found != pending_.end()) found->second.sent = true;
+  }
+
   void progressed(uint64_t tag, uint64_t bytes) override {
     auto found = pending_.find(tag);
     if (found != pending_.end()) found->second.slice->owner->progressed(*found->second.slice, bytes);
@@ -197,6 +216,10 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   void answered(uint64_t tag, Op op, Code code) override {
     auto found = pending_.find(tag);
     if (found == pending_.end() || found->second.slice->op != op) return;
+    if (op == Op::kWrite && !found->second.sent && found->second.stream != nullptr) {
+      // an answer before the bytes left: were it believed, the socket would still refer to memory that is handed back
+      return reset(*found->second.stream, {Code::kUnavailable, "the peer answered what it had not received"});
+    }
     if (code == Code::kOk) {
       finish(tag, {});
     } else {
@@ -218,7 +241,6 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   uint64_t next_tag_ = 1;
   uint64_t next_stream_id_ = 1;
   uint32_t opening_ = 0;
-  bool asked_ = false;
   bool closed_ = false;
 };
 
