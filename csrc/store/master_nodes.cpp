@@ -8,10 +8,6 @@ namespace {
 // up.
 constexpr uint32_t kTermStepMax = 1u << 16;
 
-}  // namespace
-
-namespace {
-
 constexpr size_t kOrderItems = 1024;
 
 }  // namespace
@@ -43,7 +39,7 @@ void Master::node_hello(Session& session, const wire::NodeHello& hello, rpc::Res
   if (known != nodes_.end() && known->second.secret != secret) {  // ids are no secrets: every client sees them
     return responder.refuse({Code::kDenied, "another process has this node's id"});
   }
-  if (hello.term > catalog_.term() && hello.term - catalog_.term() > kTermStepMax) {
+  if (hello.term == UINT32_MAX || (hello.term > catalog_.term() && hello.term - catalog_.term() > kTermStepMax)) {
     return responder.refuse({Code::kInvalid, "term " + std::to_string(hello.term) + " is implausible, this one is " +
                                                  std::to_string(catalog_.term())});
   }
