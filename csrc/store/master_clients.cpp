@@ -147,7 +147,8 @@ void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Respond
     bool may_come = reactor_.now_ns() < term_started_ns_ + options_.node_grace_ns;
     if (reply.codes[i] == Code::kStale && !back && may_come) reply.codes[i] = Code::kUnavailable;
   }
-  send_orders_soon();
+  // Before the answer: a put that was answered is known to its node as committed, also if this process ends right now.
+  send_orders();
   answer_settled(responder, std::move(reply), keys, {Code::kOk});
 }
 
