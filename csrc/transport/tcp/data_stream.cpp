@@ -71,8 +71,8 @@ void DataStream::send_write(uint64_t tag, const Slice& slice) {
   stream_->write_references(request.bytes(), parts_, [this, tag, n = slice.length](Result<> outcome) {
     writing_ -= n;
     if (!outcome) return;
-    owner_.write_sent(tag);
     owner_.progressed(tag, n);
+    owner_.write_sent(tag);  // may end the slice
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -102,8 +103,9 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
  private:
   struct Pending {
     Slice* slice;
-    tcp::DataStream* stream;  // null: the stream is gone and being fenced
-    bool sent = false;        // a write: the socket has taken all of it
+    tcp::DataStream* stream;                    // null: the stream is gone and being fenced
+    bool sent = false;                          // a write: the socket has taken all of it
+    std::optional<Code> answer = std::nullopt;  // came before that was known
   };
   using PendingMap = std::unordered_map<uint64_t, Pending>;
 
@@ -205,7 +207,9 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
 
   void write_sent(uint64_t tag) override {
     auto found = pending_.find(tag);
-    if (found != pending_.end()) found->second.sent = true;
+    if (found == pending_.end()) return;
+    found->second.sent = true;
+    if (found->second.answer) answered(tag, Op::kWrite, *found->second.answer);
   }
 
   void progressed(uint64_t tag, uint64_t bytes) override {
@@ -216,9 +220,10 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   void answered(uint64_t tag, Op op, Code code) override {
     auto found = pending_.find(tag);
     if (found == pending_.end() || found->second.slice->op != op) return;
-    if (op == Op::kWrite && !found->second.sent && found->second.stream != nullptr) {
-      // an answer before the bytes left: were it believed, the socket would still refer to memory that is handed back
-      return reset(*found->second.stream, {Code::kUnavailable, "the peer answered what it had not received"});
+    if (op == Op::kWrite && !found->second.sent) {
+      // until the socket has taken the bytes it refers to memory that a completed slice hands back
+      found->second.answer = code;
+      return;
     }
     if (code == Code::kOk) {
       finish(tag, {});
