@@ -98,6 +98,7 @@ void PutOperation::granted(const std::vector<size_t>& indices, const Result<Byte
     item.tag = grant.tag;
     item.node = reply->nodes[grant.node];
     item.stage = Stage::kPull;
+    item.waits_for = {Code::kOk, ""};
     item.pulls_failed = 0;
     ++item.rounds;
     by_node[grant.node].push_back(i);
@@ -189,6 +190,7 @@ void PutOperation::pulled(const std::vector<size_t>& indices, const Result<rpc::
     } else if (reply->items[n].code == Code::kOk) {
       items_[i].placed = reply->items[n];
       items_[i].stage = Stage::kCommit;
+      items_[i].waits_for = {Code::kOk, ""};  // an end from here on is in doubt: it must not be called by an older name
       landed.push_back(i);
     } else {
       pull_failed(i, {reply->items[n].code, "the node could not take the object"});

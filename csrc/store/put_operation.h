@@ -29,7 +29,7 @@ class PutOperation final : public Operation {
     uint64_t tag = 0;
     wire::NodeRef node;
     wire::Placed placed;
-    Error waits_for{Code::kOk, ""};  // why it was tried again last
+    Error waits_for{Code::kOk, ""};  // why it is tried again, until it gets further
   };
 
   Result<> prepare(Item& item);

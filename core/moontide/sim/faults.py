@@ -8,6 +8,7 @@ from random import Random
 
 from moontide._core import SimCluster
 
+MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 # Longer than a lease and the time that a starting master waits for it.
@@ -122,4 +123,4 @@ class Faults:
         self.log.append(f"[{self._cluster.time_ns / 1e6:.3f}] the clock of {host} steps by {step_ns / 1e6:.3f} ms")
 
 
-__all__ = ["MILLISECOND", "SECOND", "Faults"]
+__all__ = ["MICROSECOND", "MILLISECOND", "SECOND", "Faults"]

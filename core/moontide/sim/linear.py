@@ -10,7 +10,8 @@ A get by a lease that a stopped or runaway clock kept alive may find what was su
 other (check_bytes), but not the moment.
 
 In a run with faults a miss tells nothing: the object may be evicted, its node away or cut off. In a calm run (no
-faults, room for everything) a miss says that the key was absent, and a put succeeds only on an absent key.
+faults, room for everything) a miss says that the key was absent, and a put succeeds only on an absent key; but beside a
+remove it says nothing, since that ends the object at the master first and at its node then.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
         end = call.returned_ns if end_ns < 0 else end_ns
         steps.append(Step(kind, value, call.invoked_ns, end, required, call))
 
+    removes = [call for call in calls if call.kind == "remove" and call.key == key and call.ok]
+
+    def tells_absence(call: Call) -> bool:
+        return calm and not any(
+            remove.invoked_ns <= call.returned_ns and call.invoked_ns <= remove.returned_ns for remove in removes
+        )
+
     for call in calls:
         if call.is_put and call.key == key:
             surely = call.ok and call.kind == "put"
@@ -51,23 +59,23 @@ def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
         elif call.kind == "remove" and call.key == key:
             if call.ok:
                 add(call, "clear")
-            elif calm and call.code == "NOT_FOUND":
+            elif call.code == "NOT_FOUND" and tells_absence(call):
                 add(call, "absent")
         elif call.kind == "get" and call.key == key:
             if call.ok and not call.lease_in_doubt and (call.client, call.value) not in own:
                 add(call, "saw", value=call.value)
-            elif calm and call.code == "NOT_FOUND":
+            elif call.code == "NOT_FOUND" and tells_absence(call):
                 add(call, "absent")
         elif call.kind == "exists" and call.key == key:
             if call.ok:
                 if not any(client == call.client for client, _ in own):
                     add(call, "present")
-            elif calm and call.code == "NOT_FOUND":
+            elif call.code == "NOT_FOUND" and tells_absence(call):
                 add(call, "absent")
         elif call.kind == "list" and call.ok and key.startswith(call.key):
             if key in call.listed:
                 add(call, "present")
-            elif calm:
+            elif tells_absence(call):
                 add(call, "absent")
     return sorted(steps, key=lambda step: (step.begin_ns, step.call.number))
 

@@ -7,7 +7,7 @@ from random import Random
 
 from moontide._core import SimCluster
 from moontide.sim.calls import Call
-from moontide.sim.faults import MILLISECOND, SECOND, Faults
+from moontide.sim.faults import MICROSECOND, MILLISECOND, SECOND, Faults
 from moontide.sim.linear import check_history
 
 VALUE_BYTES_MIN = 8
@@ -59,14 +59,16 @@ class Run:
         self._cluster = SimCluster(seed, self.report.paths, NODES, CLIENTS, room)
         self._faults = Faults(self._cluster, self._random)
         self._keys = [f"key{i}" for i in range(self._random.choice([12, 30] if self._small_pool else [2, 5, 9]))]
-        self._most = self._random.choice([12_000, 24_000] if self._small_pool else [3000, VALUE_BYTES_MAX])
+        most = self._random.choice([12_000, 24_000] if self._small_pool else [3000, VALUE_BYTES_MAX])
+        # Few lengths, so that a place is often used again for what looks the same.
+        self._lengths = [self._random.randrange(VALUE_BYTES_MIN, limit) for limit in (64, most, most, most)]
         self._open: dict[int, Call] = {}
         self._values = 0
 
     def execute(self) -> Report:
         report = self.report
-        if report.calm:
-            self._cluster.read_faults(12, 0, 0)
+        self._cluster.read_faults(*((12, 0, 0) if report.calm else self._random.choice([(12, 150, 60), (4, 15, 30)])))
+        self._cluster.delays(20 * MICROSECOND, self._random.choice([400, 400, 8000]) * MICROSECOND)
         if not self._wait(self._cluster.assembled, RECOVERY_NS):
             report.violations.append("the pool never came together")
         self._work()
@@ -121,8 +123,7 @@ class Run:
             self._values += 1
             call.value = self._values
             # A large value may find no extent that is long enough in a pool full of small ones: no proof of life.
-            most = 3000 if key.startswith("alive") else self._random.choice([64, self._most, self._most])
-            call.length = self._random.randrange(VALUE_BYTES_MIN, most)
+            call.length = 1000 if key.startswith("alive") else self._random.choice(self._lengths)
         in_memory = self._random.random() < 0.7
         if not self._cluster.start(client, number, kind, key, call.value, call.length, in_memory):
             return None

@@ -81,7 +81,7 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
     if (found == reads_.end() || found->second->canceled) return;
     ReadRef read = found->second;
     read->canceled = true;
-    const uint64_t most = random().below(8) == 0 ? kSecond : kMillisecond;
+    const uint64_t most = random().below(2) == 0 ? 2 * kSecond : kMillisecond;
     world().after(static_cast<int64_t>(random().below(most)), [self = weak_from_this(), read] {
       if (auto live = self.lock()) live->over(read, fail(Code::kCanceled, "canceled by the caller"));
     });
