@@ -185,7 +185,12 @@ class Procedures:
         """Reads what can be read; returns those whose length changed under way."""
         if not asked:
             return []
-        lengths = await _Wait(self._client.stat([key for _, key in asked]))
+        try:
+            lengths = await _Wait(self._client.stat([key for _, key in asked]))
+        except MoontideError as error:
+            for index, _ in asked:
+                results[index] = error
+            return []
         wanted: list[tuple[int, bytes, bytearray]] = []
         for (index, key), length in zip(asked, lengths, strict=True):
             if isinstance(length, MoontideError):
