@@ -30,7 +30,9 @@ tree=$(ls -d build/cp*-*/ 2>/dev/null | head -n 1 || true)
 # Only what pip records (metadata, entry points, CMake's arguments) needs pip; the C++ alone is cmake's work.
 if cmp -s pyproject.toml $venv/.pyproject-done && [ -n "$tree" ] && [ -e "$tree/CMakeCache.txt" ]; then
   nice -n 5 cmake --build "$tree"
-  cmake --install "$tree" --prefix "$site" --strip >/dev/null
+  # By renaming: a process that has the old file mapped goes on with it.
+  cmake --install "$tree" --prefix build/installed --strip >/dev/null
+  mv -f build/installed/moontide/_core*.so "$site/moontide/"
 else
   # No isolation: compile_commands.json must name a pybind11 that stays.
   nice -n 5 $venv/bin/pip install -q --disable-pip-version-check --no-build-isolation -e .
