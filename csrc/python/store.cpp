@@ -1,6 +1,8 @@
 // The pool in Python: a client (with a node and a master of its own where asked), and the two servers.
 #include <pybind11/stl.h>
 
+#include <ctime>
+
 #include "python/bindings.h"
 #include "python/operation.h"
 #include "store/embedded.h"
@@ -17,6 +19,9 @@ store::MasterOptions master_options(const std::string& listen, double lease_s) {
   options.catalog.lease_ns = to_ns(lease_s, "lease");
   // Within a process nobody was before this master.
   options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
+  // Whoever starts a master elects it, and has the wall clock: a master that remembers nothing begins above all earlier
+  // ones even before a node has told it of them. (Where that clock is wrong the nodes still see to it.)
+  options.elector_term = static_cast<uint32_t>(std::time(nullptr));
   return options;
 }
 
