@@ -85,7 +85,7 @@ class Faults:
 
     def _pause(self, host: str) -> None:
         self._cluster.pause(host)
-        self._begin(host, f"{host} stops", self._span_ns(MILLISECOND, 12 * SECOND), lambda: self._cluster.resume(host))
+        self._begin(host, f"{host} stops", self._span_ns(MILLISECOND, 30 * SECOND), lambda: self._cluster.resume(host))
 
     def _cut(self, host: str) -> None:
         other = self._random.choice([name for name in self._cluster.hosts if name != host])
@@ -98,7 +98,7 @@ class Faults:
                 self._cluster.heal(source, target)
 
         what = "no way from " + " and ".join(f"{source} to {target}" for source, target in ways)
-        self._begin(host, what, self._span_ns(MILLISECOND, 8 * SECOND), heal)
+        self._begin(host, what, self._span_ns(MILLISECOND, 30 * SECOND), heal)
 
     def _drift(self, host: str) -> None:
         ppm = self._random.choice([-1_000_000, -300_000, -20_000, 20_000, 500_000])
