@@ -56,7 +56,7 @@ mutants: build ## takes guards of the laws out of a scratch copy: each time a te
 
 test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
 	$(BIN)/python -m moontide.sim --seeds 20 --jobs 2
-	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' tests
+	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' --ignore=tests/cluster tests
 
 test: test-packages build lint cxx-tests vllm-env ## everything, set-up included
 	$(BIN)/python -m moontide.sim --seeds 50 --jobs 2
