@@ -20,7 +20,8 @@ store::MasterOptions master_options(const std::string& listen, double lease_s) {
   // Within a process nobody was before this master.
   options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
   // Whoever starts a master elects it, and has the wall clock: a master that remembers nothing begins above all earlier
-  // ones even before a node has told it of them. (Where that clock is wrong the nodes still see to it.)
+  // ones even before a node has told it of them. (A clock that went back: nodes raise the term, by kTermStepMax at
+  // most; beyond that they are refused by name until the clock is right or they are restarted.)
   options.elector_term = static_cast<uint32_t>(std::time(nullptr));
   return options;
 }

@@ -80,7 +80,7 @@ struct Facts {
   bool writes = true;  // false: the owner has to pull (the engine asks it to)
   uint64_t slice_bytes = 1u << 20;
   uint32_t slice_pieces = 256;
-  double latency_us = 0;  // to begin with, for choosing a path
+  double latency_us = 0;  // this and the next for people: paths are chosen by the order of the table
   double bytes_per_us = 0;
 };
 
