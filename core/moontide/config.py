@@ -179,9 +179,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2
     hold_ttl: Annotated[float, _Duration("a hand-over nobody renews for so long is over", 0.1, 86400)] = 30
-    lease: Annotated[float, _Duration("how long a located object is likely to stay", 0.1, 3600)] = 5
+    lease: Annotated[float, _Duration("how long a located object is likely to stay", 0.1, 3600)] = 1
     spin_us: Annotated[int, _Count("microseconds that a waiter polls before it sleeps", 0, 10_000)] = 20
-    tcp_streams: Annotated[int, _Count("data connections per peer", 1, 16)] = 2
+    tcp_streams: Annotated[int, _Count("data connections per peer", 1, 16)] = 1
     local_reads: Annotated[
         str,
         _Choice("how memory of this host is read; off: by tcp", "auto", "shm", "cma", "off"),

@@ -195,7 +195,15 @@ void Link::wait_for_room(transport::Endpoint& endpoint, const std::shared_ptr<Tr
   auto& queue = queues_[&endpoint];
   bool there = std::ranges::any_of(queue, [&](const auto& waiting) { return waiting.lock() == transfer; });
   if (!there) queue.push_back(transfer);
-  room_at(endpoint);
+  if (!reactor().turn_is_near()) return room_at(endpoint);
+  // what is submitted before that turn leaves with it, and the submitter does not pay for the system call
+  if (!deferred_.insert(&endpoint).second) return;
+  reactor().post([this, weak = weak_from_this(), &endpoint] {
+    auto self = weak.lock();
+    if (!self) return;
+    deferred_.erase(&endpoint);
+    room_at(endpoint);
+  });
 }
 
 void Link::room_at(transport::Endpoint& endpoint) {

@@ -129,6 +129,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   std::map<std::string, std::string> peer_paths_;
   std::map<transport::Endpoint*, std::deque<std::weak_ptr<Transfer>>> queues_;  // each transfer once per endpoint
   std::set<transport::Endpoint*> pumping_;
+  std::set<transport::Endpoint*> deferred_;  // get their slices in the next turn
   size_t unsettled_ = 0;
   bool peer_ready_ = false;
   bool suspected_ = false;

@@ -109,15 +109,20 @@ void Transfer::finish_work(const Work& work, Result<> outcome) {
 }
 
 void Transfer::run_in_reactor() {
-  if (reactor_running_ || !has_work()) return;
+  if (reactor_running_ || claims_ > 0 || !has_work()) return;
   reactor_running_ = true;
   engine_.reactor().post([self = shared_from_this()] {
     self->reactor_running_ = false;
+    if (self->claims_ > 0) return;
     auto work = self->take_work();
     if (!work) return;
     self->finish_work(*work, work->run());
     self->run_in_reactor();
   });
+}
+
+void Transfer::unclaim_work() {
+  if (--claims_ == 0) run_in_reactor();
 }
 
 // --- outcomes ---

@@ -68,8 +68,11 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   std::optional<Work> take_work();
   void finish_work(const Work& work, Result<> outcome);
   uint64_t work_bytes() const { return work_bytes_; }
-  // Leaves what work there is to the reactor: a slice per turn.
+  // Leaves what work there is to the reactor: a slice per turn, while no caller has claimed it.
   void run_in_reactor();
+  // A caller runs the work between these two; what it leaves undone goes back to the reactor.
+  void claim_work() { ++claims_; }
+  void unclaim_work();
 
   // --- for the engine ---
   void plan(std::span<const Record> records);
@@ -130,6 +133,7 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;
+  uint32_t claims_ = 0;
 };
 
 using TransferRef = std::shared_ptr<Transfer>;

@@ -182,6 +182,15 @@ bool Driver::wait(const std::function<bool()>& ready, int64_t deadline_ns, const
   return self.done;
 }
 
+bool Driver::poll(const std::function<bool()>& ready) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ready()) return true;
+    if (in_poll_.load()) return false;
+  }
+  return wait(ready, INT64_MIN);
+}
+
 void Driver::enter(Waiter& self) {
   waiters_.push_back(&self);
   borrows_.fetch_add(1);
@@ -210,6 +219,8 @@ void Driver::leave(Waiter& self) {
 bool Driver::drive(std::unique_lock<std::mutex>& lock, int64_t limit_ns, int64_t spin_until_ns) {
   EpollReactor::Harvest harvest;
   const int64_t until_ns = reactor_.prepare_wait(limit_ns);
+  looked_ = until_ns != INT64_MIN || !looked_;
+  if (!looked_) return reactor_.dispatch(harvest);  // posted tasks need no look at descriptors; every other turn has one
   lock.unlock();
   if (until_ns == INT64_MIN) {
     reactor_.wait(INT64_MIN, harvest);

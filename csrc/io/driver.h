@@ -35,6 +35,9 @@ class Driver {
   // 50 ms: true ends the wait early.
   bool wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted = {});
 
+  // What `ready` says after a turn that does not wait; the turn is left out while the background thread watches.
+  bool poll(const std::function<bool()>& ready);
+
   // Ends the background thread and every wait(); the reactor runs no more after this returns. In a forked child nothing
   // is joined and `forked()` is true: there the lock may be held for ever by a thread that does not exist, so ask
   // first.
@@ -61,6 +64,7 @@ class Driver {
   std::mutex mutex_;
   std::vector<Waiter*> waiters_;  // in order of arrival
   Waiter* leader_ = nullptr;      // the one that runs the reactor; the others sleep
+  bool looked_ = true;            // the last turn of a borrower asked about descriptors
   std::condition_variable left_;  // the last waiter has gone
 
   Fd kick_;  // ends the background thread's sleep

@@ -45,6 +45,7 @@ class EpollReactor final : public Reactor {
 
   int64_t now_ns() const override { return clock_.now_ns(); }
   void post(Task task) override;
+  bool turn_is_near() const override { return sleep_until_ns_ == INT64_MIN; }
   TimerId call_after(int64_t delay_ns, Task task) override;
   void cancel(TimerId timer) override { timers_.cancel(timer); }
   Random& random() override { return random_; }

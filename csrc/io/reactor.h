@@ -24,6 +24,10 @@ class Reactor : public Clock {
   // Runs `task` in a later turn, in the order of posting, never inside this call.
   virtual void post(Task task) = 0;
 
+  // True when a turn comes without a wake-up, so that a post() costs next to nothing: somebody runs the reactor right
+  // now, or borrows it again and again. False where a post() has to wake a sleeper.
+  virtual bool turn_is_near() const { return false; }
+
   // Runs `task` once, `delay_ns` from now or a little later; negative delays count as 0.
   virtual TimerId call_after(int64_t delay_ns, Task task) = 0;
 

@@ -16,7 +16,7 @@ namespace {
 
 // With this much room at the sink a read goes there alone: what follows is likely payload, too.
 constexpr size_t kDirectBytes = 16u << 10;
-constexpr size_t kReadMax = 1u << 20;
+constexpr size_t kReadMax = 512u << 10;
 constexpr size_t kPiecesMax = 258;  // of one read: the places of a slice, and the lookahead
 
 }  // namespace

@@ -110,11 +110,12 @@ bool Runtime::wait(const std::function<bool()>& ready, std::optional<double> tim
 }
 
 void Runtime::run_work(const engine::TransferRef& transfer) {
-  for (;;) {
-    auto held = parts_->driver.lock();
-    if (closing_) return;
+  auto held = parts_->driver.lock();
+  if (closing_) return;
+  transfer->claim_work();
+  while (!closing_) {
     auto work = transfer->take_work();
-    if (!work) return;
+    if (!work) break;
     ++copies_;
     held.unlock();
     auto outcome = work->run();
@@ -122,6 +123,7 @@ void Runtime::run_work(const engine::TransferRef& transfer) {
     transfer->finish_work(*work, std::move(outcome));
     if (--copies_ == 0 && closing_) parts_->copied.notify_all();
   }
+  transfer->unclaim_work();
 }
 
 }  // namespace moontide::python

@@ -52,6 +52,9 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see.
   bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s);
 
+  // What `ready` (under the lock) says; runs a turn of the reactor first where that would otherwise come later.
+  bool poll(const std::function<bool()>& ready) { return parts_->driver.poll(ready); }
+
   // Runs the copies of `transfer` that need no peer, in this thread.
   void run_work(const engine::TransferRef& transfer);
 

@@ -211,8 +211,8 @@ void bind_transfer(py::module_& m) {
       .def_property_readonly("done",
                              [](const TransferHandle& h) {
                                py::gil_scoped_release nogil;
-                               auto held = h.runtime->look();
-                               return !held || h.outcome->done;
+                               if (h.runtime->forked()) return true;
+                               return h.runtime->poll([&] { return h.outcome->done; }) || h.runtime->closed();
                              })
       .def_property_readonly("quiet",
                              [](const TransferHandle& h) {

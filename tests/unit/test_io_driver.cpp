@@ -59,6 +59,37 @@ TEST_CASE("with nobody waiting the background thread runs tasks and timers, also
   CHECK(ran == 40);
 }
 
+TEST_CASE("a poll runs what a borrower left behind, and does not wait") {
+  Driver driver;
+  for (int i = 0; i < 50; ++i) {
+    bool borrowed = false, left = false;
+    {
+      auto lock = driver.lock();
+      driver.reactor().post([&] {
+        borrowed = true;
+        driver.reactor().post([&] { left = true; });
+      });
+    }
+    CHECK(driver.wait([&] { return borrowed; }, driver.reactor().now_ns() + 5 * kSecond));
+    while (!driver.poll([&] { return left; })) std::this_thread::yield();
+    CHECK_FALSE(driver.poll([] { return false; }));
+  }
+}
+
+TEST_CASE("a turn is near while somebody borrows the reactor, and not while the background thread sleeps") {
+  Driver driver;
+  bool near = false;
+  {
+    auto lock = driver.lock();
+    driver.reactor().post([&] { near = driver.reactor().turn_is_near(); });
+  }
+  CHECK(driver.wait([&] { return near; }, driver.reactor().now_ns() + 5 * kSecond));
+  for (bool asleep = false; !asleep; std::this_thread::yield()) {
+    auto lock = driver.lock();
+    asleep = !driver.reactor().turn_is_near();
+  }
+}
+
 TEST_CASE("four waiters all make progress, whoever runs the reactor") {
   int64_t spin_ns = 0;
   SUBCASE("without spinning") {}

@@ -65,11 +65,10 @@ class CmaEndpoint final : public Endpoint {
 
   Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces) override {
     if (op != Op::kRead) return fail(Code::kUnsupported, "cma only reads");
-    TRY_VOID(check_alive());
     uint64_t base;
     std::memcpy(&base, remote.key(name())->data(), sizeof base);
     TRY_VOID(read_all(base, pieces));
-    TRY_VOID(check_alive());  // alive before and after: the pid was the peer's all the while
+    TRY_VOID(check_alive());  // alive now: the pid was the peer's all the while
     if (!generations_->is_current(remote.word, remote.generation)) {
       return fail(Code::kStale, "region " + std::to_string(remote.id) + " was unregistered meanwhile");
     }
