@@ -220,7 +220,8 @@ bool Driver::drive(std::unique_lock<std::mutex>& lock, int64_t limit_ns, int64_t
   EpollReactor::Harvest harvest;
   const int64_t until_ns = reactor_.prepare_wait(limit_ns);
   looked_ = until_ns != INT64_MIN || !looked_;
-  if (!looked_) return reactor_.dispatch(harvest);  // posted tasks need no look at descriptors; every other turn has one
+  if (!looked_)
+    return reactor_.dispatch(harvest);  // posted tasks need no look at descriptors; every other turn has one
   lock.unlock();
   if (until_ns == INT64_MIN) {
     reactor_.wait(INT64_MIN, harvest);

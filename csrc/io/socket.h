@@ -16,8 +16,8 @@ struct SocketOptions {
   int send_buffer_bytes = 0;     // SO_SNDBUF; 0: the kernel tunes it (tcp) or its default (local)
   int receive_buffer_bytes = 0;  // SO_RCVBUF; 0: likewise
   size_t accepted_max = 4096;    // streams alive per listener; further ones are closed at once
-  // What one stream moves per turn before the others get theirs: half a MiB a call is what loopback and caches like best,
-  // and two of them take a slice of 1 MiB with its header.
+  // What one stream moves per turn before the others get theirs: half a MiB a call is what loopback and caches like
+  // best, and two of them take a slice of 1 MiB with its header.
   size_t turn_bytes = 528u << 10;
   int backlog = 512;
 };
