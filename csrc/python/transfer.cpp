@@ -7,20 +7,12 @@
 namespace moontide::python {
 namespace {
 
-// (address, length) of whatever Python may pass as local memory. A (memory, offset) does not nest.
-std::pair<uint64_t, uint64_t> local_memory(py::handle local, bool nested = false) {
+// (address, length) of whatever Python may pass as local memory.
+std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
   if (PyLong_Check(local.ptr())) {
     uint64_t address = PyLong_AsUnsignedLongLong(local.ptr());
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     return {address, UINT64_MAX - address};
-  }
-  if (!nested && PyTuple_Check(local.ptr()) && PyTuple_GET_SIZE(local.ptr()) == 2) {
-    auto [address, length] = local_memory(PyTuple_GET_ITEM(local.ptr(), 0), true);
-    auto offset = py::cast<uint64_t>(py::handle(PyTuple_GET_ITEM(local.ptr(), 1)));
-    if (offset > length)
-      raise({Code::kInvalid, "offset " + std::to_string(offset) + " is outside the local region of " +
-                                 std::to_string(length) + " bytes"});
-    return {address + offset, length - offset};
   }
   if (py::hasattr(local, "_range")) {  // Region, Arena
     auto range = py::cast<std::pair<uint64_t, uint64_t>>(local.attr("_range"));
@@ -37,31 +29,61 @@ std::pair<uint64_t, uint64_t> local_memory(py::handle local, bool nested = false
   return range;
 }
 
-engine::Record pack_record(py::handle entry, uint32_t op) {
-  py::object fast = py::reinterpret_steal<py::object>(
-      PySequence_Fast(entry.ptr(), "an entry is (local, remote region, offset, length)"));
-  if (!fast) throw py::error_already_set();
-  if (PySequence_Fast_GET_SIZE(fast.ptr()) != 4)
-    raise({Code::kInvalid, "an entry is (local, remote region, offset, length)"});
-  PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
-  engine::Record record;
-  record.op = op;
-  auto [address, room] = local_memory(items[0]);
-  record.local = address;
-  record.handle = py::cast<const RemoteRegionHandle&>(py::handle(items[1])).handle;
-  auto number = [](PyObject* item, const char* what) {
-    uint64_t value = PyLong_AsUnsignedLongLong(item);
-    if (PyErr_Occurred() == nullptr) return value;
-    PyErr_Clear();
-    raise({Code::kInvalid, std::string(what) + " is not a number from 0 to 2^64 - 1"});
-  };
-  record.offset = number(items[2], "offset");
-  record.length = number(items[3], "length");
-  if (record.length > room)
-    raise({Code::kInvalid, "length " + std::to_string(record.length) + " is more than the local memory of " +
-                               std::to_string(room) + " bytes"});
-  return record;
+uint64_t to_number(PyObject* item, const char* what) {
+  uint64_t value = PyLong_AsUnsignedLongLong(item);
+  if (PyErr_Occurred() == nullptr) return value;
+  PyErr_Clear();
+  raise({Code::kInvalid, std::string(what) + " is not a number from 0 to 2^64 - 1"});
 }
+
+// Entries of one batch → records. Neighbours mostly name the same memory and the same region: those are asked once.
+class Packer {
+ public:
+  explicit Packer(uint32_t op) { record_.op = op; }
+
+  engine::Record pack(py::handle entry) {
+    py::object fast = py::reinterpret_steal<py::object>(
+        PySequence_Fast(entry.ptr(), "an entry is (local, remote region, offset, length)"));
+    if (!fast) throw py::error_already_set();
+    if (PySequence_Fast_GET_SIZE(fast.ptr()) != 4)
+      raise({Code::kInvalid, "an entry is (local, remote region, offset, length)"});
+    PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
+    uint64_t room = aim_local(items[0]);
+    if (items[1] != remote_.ptr()) {
+      record_.handle = py::cast<const RemoteRegionHandle&>(py::handle(items[1])).handle;
+      remote_ = py::reinterpret_borrow<py::object>(items[1]);
+    }
+    record_.offset = to_number(items[2], "offset");
+    record_.length = to_number(items[3], "length");
+    if (record_.length > room)
+      raise({Code::kInvalid, "length " + std::to_string(record_.length) + " is more than the local memory of " +
+                                 std::to_string(room) + " bytes"});
+    return record_;
+  }
+
+ private:
+  // Sets the record's local address; returns how many bytes there are from it on.
+  uint64_t aim_local(PyObject* local) {
+    uint64_t offset = 0;
+    if (PyTuple_Check(local) && PyTuple_GET_SIZE(local) == 2) {
+      offset = to_number(PyTuple_GET_ITEM(local, 1), "the local offset");
+      local = PyTuple_GET_ITEM(local, 0);
+    }
+    if (local != memory_.ptr()) {
+      range_ = local_memory(local);
+      memory_ = py::reinterpret_borrow<py::object>(local);
+    }
+    if (offset > range_.second)
+      raise({Code::kInvalid, "offset " + std::to_string(offset) + " is outside the local region of " +
+                                 std::to_string(range_.second) + " bytes"});
+    record_.local = range_.first + offset;
+    return range_.second - offset;
+  }
+
+  engine::Record record_;
+  py::object memory_, remote_;  // kept, so that an address is not another object's meanwhile
+  std::pair<uint64_t, uint64_t> range_{0, 0};
+};
 
 }  // namespace
 
@@ -81,7 +103,8 @@ Records pack_records(const py::object& entries, uint32_t op) {
     return records;
   }
   if (PyList_Check(entries.ptr())) records.reserve(PyList_GET_SIZE(entries.ptr()));
-  for (py::handle entry : entries) records.push_back(pack_record(entry, op));
+  Packer packer(op);
+  for (py::handle entry : entries) records.push_back(packer.pack(entry));
   return records;
 }
 
@@ -100,7 +123,7 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
   auto held = lock_or_raise(*runtime);
   handle.transfer = value_or_raise(runtime->engine().submit(records, std::move(options)));
   bool here = handle.transfer->work_bytes() <= runtime->engine().options().inline_bytes;
-  if (!here) handle.transfer->run_in_reactor();
+  if (!here) handle.transfer->run_in_reactor_soon();
   held.unlock();
   if (here) runtime->run_work(handle.transfer);
   return handle;
