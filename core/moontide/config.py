@@ -107,6 +107,23 @@ class _OptionalAddress(_Address):
         return "" if value is None else str(value)
 
 
+class _Addresses(_Address):
+    def allowed(self) -> str:
+        return "HOST:PORT,HOST:PORT,… (at most 16), one per network device"
+
+    def parse(self, option: str, value: object) -> object:
+        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) and value.strip() else []
+        if isinstance(value, (list, tuple)):
+            parts = list(value)
+        if len(parts) > 16 or not all(isinstance(part, str) and _ADDRESS.fullmatch(part) for part in parts):
+            raise Invalid(f"{option} = {value!r}: not a list of addresses; allowed: {self.allowed()}")
+        return tuple(parts)
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(value)
+
+
 class _Choice(_Kind):
     def __init__(self, description: str, *choices: str) -> None:
         super().__init__(description)
@@ -182,6 +199,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lease: Annotated[float, _Duration("how long a located object is likely to stay", 0.1, 3600)] = 1
     spin_us: Annotated[int, _Count("microseconds that a waiter polls before it sleeps", 0, 10_000)] = 20
     tcp_streams: Annotated[int, _Count("data connections per peer", 1, 16)] = 1
+    rails: Annotated[
+        tuple[str, ...], _Addresses("network devices to use together: where to listen on each; same order everywhere")
+    ] = ()
     local_reads: Annotated[
         str,
         _Choice("how memory of this host is read; off: by tcp", "auto", "shm", "cma", "off"),

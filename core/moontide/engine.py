@@ -224,9 +224,9 @@ class Prepared:
     def __len__(self) -> int:
         return len(self._native)
 
-    def post(self, *, timeout: float | None = None) -> Transfer:
-        """Starts it. `timeout`: seconds without progress after which it has failed."""
-        return Transfer(self._native.post(timeout), self._engine)
+    def post(self, *, timeout: float | None = None, urgent: bool = False) -> Transfer:
+        """Starts it. `timeout`: seconds without progress after which it has failed; `urgent` as for `Engine.read`."""
+        return Transfer(self._native.post(timeout, urgent), self._engine)
 
 
 class Peer:
@@ -329,6 +329,7 @@ class Engine:
             local_reads=config.local_reads,
             tcp_streams=config.tcp_streams,
             spin_us=config.spin_us,
+            rails=list(config.rails),
         )
         self._kept: dict[int, object] = {}
         self._leaving: dict[int, _core.Operation] = {}  # regions withdrawn and not quiet
@@ -395,20 +396,23 @@ class Engine:
 
     # --- transfers ---
 
-    def read(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None) -> Transfer:
+    def read(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None, urgent: bool = False) -> Transfer:
         """Starts copying from peers' regions into local registered memory.
 
         `timeout`: seconds without progress after which it has failed (default: the configuration's). Entries may also
         be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length).
+        `urgent`: overtakes what is queued for the same peer, here, there and on the wire; for what is small.
         """
-        return Transfer(self._runtime.submit(_READ, entries, timeout), self)
+        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent), self)
 
-    def write(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None) -> Transfer:
-        """Starts copying from local registered memory into peers' regions; entries and `timeout` as for `read`.
+    def write(
+        self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None, urgent: bool = False
+    ) -> Transfer:
+        """Starts copying from local registered memory into peers' regions; entries and options as for `read`.
 
         Between processes of one host the peer pulls, from regions that are registered readable.
         """
-        return Transfer(self._runtime.submit(_WRITE, entries, timeout), self)
+        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent), self)
 
     def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
         """Packs a batch ("read" or "write") for posting it many times."""

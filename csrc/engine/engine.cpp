@@ -50,6 +50,11 @@ Result<> Engine::listen() {
   TRY(auto listener, network_.listen(options_.listen, accepted));
   address_ = listener->address();
   listeners_.push_back(std::move(listener));
+  for (const std::string& rail : options_.rails) {
+    TRY(auto device, network_.listen(rail, accepted));
+    rails_.push_back(device->address());
+    listeners_.push_back(std::move(device));
+  }
   // for itself, and for peers of this host; an engine without them works, over tcp
   if (auto own = network_.listen(own_address(), from_within)) listeners_.push_back(std::move(*own));
   if (options_.local_reads != LocalReads::kOff) {
@@ -181,6 +186,16 @@ void Engine::link_closed(Link& link, const Error& cause) {
   auto& tokens = lost_tokens_[link.peer_instance()];
   tokens.push_back(link.token());
   if (tokens.size() > kLostTokensMax) tokens.erase(tokens.begin());
+}
+
+uint64_t Engine::keep_dialing(std::unique_ptr<rpc::Channel> channel) {
+  dialing_.emplace(next_dialing_, std::move(channel));
+  return next_dialing_++;
+}
+
+std::unique_ptr<rpc::Channel> Engine::take_dialing(uint64_t number) {
+  auto node = dialing_.extract(number);
+  return node ? std::move(node.mapped()) : nullptr;
 }
 
 std::vector<InstanceId> Engine::superseded(const InstanceId& peer) const {

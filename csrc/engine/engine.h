@@ -31,6 +31,7 @@ using TransportFactory =
 struct EngineCounters {
   uint64_t transfers = 0, transfers_failed = 0, bytes_read = 0, bytes_written = 0;
   uint64_t retries = 0, links_opened = 0, links_lost = 0, refused = 0, pulls_served = 0;
+  uint64_t paths_failed = 0, control_moves = 0;
   std::map<std::string, uint64_t, std::less<>> bytes_by_path;
 
   void count_path(std::string_view path, uint64_t bytes) {
@@ -103,10 +104,14 @@ class Engine {
   void sweep_soon(int64_t timeout_ns);
   const std::string& boot_id() const { return options_.boot_id; }
   const std::string& local_name() const { return local_name_; }
+  const std::vector<std::string>& rails() const { return rails_; }
   bool has_room_for_link() const { return links_.size() < options_.links_max; }
   std::string own_address() const { return "inproc:" + instance_.text(); }
   LinkRef adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity identity);
   std::vector<InstanceId> superseded(const InstanceId& peer) const;
+  // Keeps a connection whose first request is under way; the number gets it back, once.
+  uint64_t keep_dialing(std::unique_ptr<rpc::Channel> channel);
+  std::unique_ptr<rpc::Channel> take_dialing(uint64_t number);
   // Keeps a link that was given up until its peer has dropped it; false when too many are kept.
   bool linger(const LinkRef& link);
   void lingered(const Link& link) { lingering_.erase(link.number()); }
@@ -130,6 +135,7 @@ class Engine {
   InstanceId instance_;
   std::string address_;
   std::string local_name_;
+  std::vector<std::string> rails_;
   std::unique_ptr<memory::Registry> registry_;
   transport::TransportList transports_;
   Holds holds_;
@@ -146,6 +152,8 @@ class Engine {
   std::map<InstanceId, std::vector<InstanceId>> lost_tokens_;  // by peer: links that it may not know to be over
   std::map<uint64_t, std::shared_ptr<void>> incoming_;         // connections that have not said hello
   uint64_t next_incoming_ = 1;
+  std::map<uint64_t, std::unique_ptr<rpc::Channel>> dialing_;
+  uint64_t next_dialing_ = 1;
 
   struct Handle {
     std::weak_ptr<Link> link;

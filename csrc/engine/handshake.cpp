@@ -24,6 +24,12 @@ Result<uint16_t> agree(const wire::ProtocolRange& ours, const wire::ProtocolRang
 
 constexpr size_t kAddressMax = 256;
 constexpr size_t kSupersededMax = 16;
+constexpr size_t kRailsMax = 16;
+
+bool are_modest(const std::vector<std::string>& rails) {
+  return rails.size() <= kRailsMax &&
+         std::ranges::all_of(rails, [](const std::string& rail) { return rail.size() <= kAddressMax; });
+}
 
 bool runs_as_we_do(const io::Stream& stream) {
   auto credentials = stream.credentials();
@@ -112,6 +118,7 @@ void Opener::hello(bool local) {
   message.local = local;
   superseded_ = engine_.superseded(peer_.instance);
   message.superseded = superseded_;
+  message.rails = engine_.rails();
   std::vector<int> fds;
   if (local) fds.push_back(engine_.registry().generations().arena().fd());
   channel_->call(
@@ -128,6 +135,7 @@ void Opener::greeted(bool local, Result<rpc::Reply> reply) {
   if (!reply) return finish(std::unexpected(reply.error()));
   auto answer = wire::decode_prefix<wire::HelloReply>(reply->payload);
   if (!answer) return finish(std::unexpected(answer.error()));
+  if (!are_modest(answer->rails)) return finish(fail(Code::kInvalid, "the peer names too many rails"));
   if (answer->instance != peer_.instance)
     return finish(fail(Code::kStale, "the peer was replaced during the handshake"));
   engine_.superseded_confirmed(superseded_);
@@ -136,6 +144,8 @@ void Opener::greeted(bool local, Result<rpc::Reply> reply) {
   identity.peer = answer->instance;
   identity.peer_address = address_;
   identity.initiator = true;
+  identity.rails = engine_.rails();
+  identity.peer_rails = answer->rails;
   identity.same_engine = within_;
   if (local) {
     auto credentials = channel_->stream()->credentials();
@@ -197,6 +207,8 @@ void Acceptor::request(rpc::Incoming incoming, rpc::Responder responder) {
     }
     case wire::kHello:
       return hello(std::move(incoming), std::move(responder));
+    case wire::kResume:
+      return resume(std::move(incoming), std::move(responder));
     case wire::kDataStream:
       return data_stream(std::move(incoming), std::move(responder));
     default:
@@ -212,7 +224,8 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   if (within_ != (message->instance == engine_.instance())) {
     return responder.refuse({Code::kDenied, "that is the identity of this engine"});
   }
-  if (message->address.size() > kAddressMax || message->superseded.size() > kSupersededMax) {
+  if (message->address.size() > kAddressMax || message->superseded.size() > kSupersededMax ||
+      !are_modest(message->rails)) {
     return responder.refuse({Code::kInvalid, "hello too long"});
   }
   if (!engine_.has_room_for_link()) return responder.refuse({Code::kOverloaded, "too many links"});
@@ -221,6 +234,8 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   identity.token = InstanceId::make(engine_.reactor().random());
   identity.peer = message->instance;
   identity.peer_address = message->address;
+  identity.rails = engine_.rails();
+  identity.peer_rails = message->rails;
   std::vector<int> fds;
   if (message->local) {
     auto credentials = channel_->stream()->credentials();
@@ -236,7 +251,7 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   engine_.drop_links(message->superseded);
   InstanceId token = identity.token;
   LinkRef link = engine_.adopt(std::move(channel_), std::move(identity));
-  responder.reply(wire::encode(wire::HelloReply{*version, engine_.instance(), token}), fds);
+  responder.reply(wire::encode(wire::HelloReply{*version, engine_.instance(), token, engine_.rails()}), fds);
   link->start([](Result<>) {});
   finish();
 }
@@ -248,6 +263,17 @@ void Acceptor::data_stream(rpc::Incoming incoming, rpc::Responder responder) {
   if (!link || link->initiator()) return responder.refuse({Code::kNotFound, "no such link"});
   responder.reply(Bytes{});
   link->accept_stream(message->transport, message->id, channel_->detach());
+  finish();
+}
+
+void Acceptor::resume(rpc::Incoming incoming, rpc::Responder responder) {
+  auto message = wire::decode<wire::Resume>(incoming.payload);
+  if (!message) return responder.refuse(message.error());
+  LinkRef link = engine_.link_by_token(message->token);
+  if (!link || link->initiator() || link->control() == nullptr || !link->open())
+    return responder.refuse({Code::kNotFound, "no such link"});
+  responder.reply(wire::encode(wire::Resumed{link->control()->suspend()}));
+  link->control()->resumed(channel_->detach(), message->received);
   finish();
 }
 

@@ -53,6 +53,7 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
   void request(rpc::Incoming request, rpc::Responder responder);
   Result<> check_protocol(const wire::ProtocolRange& theirs) const;
   void hello(rpc::Incoming request, rpc::Responder responder);
+  void resume(rpc::Incoming incoming, rpc::Responder responder);
   void data_stream(rpc::Incoming request, rpc::Responder responder);
   void finish();
 

@@ -15,6 +15,10 @@ constexpr size_t kPathsMax = 64;
 constexpr size_t kTextMax = 1024;
 constexpr const char* kSettingUp = "being set up";
 
+constexpr uint64_t kSliceBytesLeast = 64u << 10;
+constexpr uint64_t kSliceBytesMost = 1u << 20;
+constexpr double kSliceNs = 1.0 * kMillisecond;  // what a path should need for one
+
 // Nothing longer than what an engine of this kind announces: a peer must not fill the memory of this process.
 bool is_modest(const wire::RegionInfo& info) {
   if (info.name.size() > kRegionNameMax || info.keys.size() > kKeysMax) return false;
@@ -26,7 +30,7 @@ bool is_modest(const wire::RegionInfo& info) {
 }  // namespace
 
 Link::Link(Engine& engine, std::unique_ptr<rpc::Channel> channel, Identity identity)
-    : engine_(engine), channel_(std::move(channel)), identity_(std::move(identity)) {}
+    : engine_(engine), channel_(std::move(channel)), identity_(std::move(identity)), scheduler_(*this) {}
 
 Link::~Link() = default;
 
@@ -37,30 +41,40 @@ memory::Registry& Link::registry() { return engine_.registry(); }
 
 void Link::start(std::move_only_function<void(Result<>)> ready) {
   ready_ = std::move(ready);
-  pull_ = std::make_shared<PullEndpoint>(*this);
+  if (rails() > 1) control_ = std::make_unique<Control>(engine_, *this, *channel_, identity_);
   std::vector<const memory::Region*> regions;
   for (const auto& [id, region] : registry().all()) regions.push_back(region.get());
-  for (auto& transport : engine_.transports()) {
-    auto endpoint = transport->connect(*this);
-    if (endpoint) ways_.push_back({std::move(*endpoint)});
-    paths_[std::string(transport->name())] = endpoint ? kSettingUp : endpoint.error().message;
-  }
+  for (auto& transport : engine_.transports()) add_endpoints(*transport);
   send_ready(false);
-  unsettled_ = ways_.size() + 1;  // one for the regions: whoever is told that the link is ready knows them
-  for (size_t i = 0; i < ways_.size(); ++i) {
-    ways_[i].endpoint->start([this, i, weak = weak_from_this()](Result<> outcome) {
+  unsettled_ = scheduler_.paths().size() + 1;  // one for the regions: whoever is told that the link is ready knows them
+  for (Path& path : scheduler_.paths()) {
+    path.endpoint->start([this, &path, weak = weak_from_this()](Result<> outcome) {
       auto self = weak.lock();
-      if (self && open()) settle(i, outcome);
+      if (self && open()) settle(path, outcome);
     });
   }
+  pull_ = std::make_shared<PullEndpoint>(*this);
+  scheduler_.add(pull_).ready = true;  // not one of those that are chosen by their order
   send_regions(regions);
   settled_one();
 }
 
-void Link::settle(size_t way, const Result<>& outcome) {
-  if (std::exchange(ways_[way].settled, true)) return;
-  ways_[way].ready = outcome.has_value();
-  paths_[std::string(ways_[way].endpoint->name())] = outcome ? "" : outcome.error().message;
+void Link::add_endpoints(transport::Transport& transport) {
+  for (uint32_t rail = 0; rail < (transport.per_rail() ? rails() : 1); ++rail) {
+    auto endpoint = transport.connect(*this, rail);
+    if (!endpoint) {
+      paths_[std::string(transport.name())] = endpoint.error().message;
+      return;
+    }
+    paths_[std::string((*endpoint)->name())] = kSettingUp;
+    scheduler_.add(std::move(*endpoint));
+  }
+}
+
+void Link::settle(Path& path, const Result<>& outcome) {
+  if (std::exchange(path.settled, true)) return;
+  path.ready = outcome.has_value();
+  paths_[std::string(path.endpoint->name())] = outcome ? "" : outcome.error().message;
   settled_one();
 }
 
@@ -84,12 +98,14 @@ void Link::peer_said(const wire::Ready& message) {
     if (peer_paths_.size() < kPathsMax) peer_paths_[path.transport] = path.reason;
   }
   // an endpoint without a twin would wait for it for ever
-  for (size_t i = 0; i < ways_.size() && open(); ++i) {
-    auto twin = peer_paths_.find(std::string(ways_[i].endpoint->name()));
+  for (Path& path : scheduler_.paths()) {
+    if (!open()) return;
+    if (path.endpoint == pull_) continue;
+    auto twin = peer_paths_.find(std::string(path.endpoint->name()));
     if (twin == peer_paths_.end()) {
-      settle(i, fail(Code::kUnsupported, "the peer does not have it"));
+      settle(path, fail(Code::kUnsupported, "the peer does not have it"));
     } else if (!twin->second.empty() && twin->second != kSettingUp) {
-      settle(i, fail(Code::kUnsupported, "the peer cannot use it: " + twin->second));
+      settle(path, fail(Code::kUnsupported, "the peer cannot use it: " + twin->second));
     }
   }
   peer_ready_ = message.settled;
@@ -126,7 +142,7 @@ void Link::send_regions(const std::vector<const memory::Region*>& regions) {
 
 void Link::region_added(const memory::Region& region) {
   if (!open()) return;
-  for (Way& way : ways_) way.endpoint->region_added(region);
+  for (Path& path : scheduler_.paths()) path.endpoint->region_added(region);
   send_regions({&region});
 }
 
@@ -159,7 +175,7 @@ void Link::forget_region(uint32_t id) {
   auto found = regions_.find(id);
   if (found == regions_.end()) return;
   found->second->live = false;
-  for (Way& way : ways_) way.endpoint->region_gone(*found->second);
+  for (Path& path : scheduler_.paths()) path.endpoint->region_gone(*found->second);
   regions_.erase(found);
   engine_.region_gone(number(), id);
 }
@@ -174,10 +190,10 @@ transport::RemoteRegionRef Link::region(uint32_t id) const {
 std::shared_ptr<transport::Endpoint> Link::choose(const transport::RemoteRegion& remote, transport::Op op,
                                                   const memory::Region& local, uint32_t attempt) const {
   std::vector<std::shared_ptr<transport::Endpoint>> usable;
-  for (const Way& way : ways_) {  // best first: the order of the transport table
-    if (way.ready && way.endpoint->reaches(remote, op)) usable.push_back(way.endpoint);
+  for (const Path& path : scheduler_.paths()) {
+    if (path.usable() && path.endpoint != pull_ && path.endpoint->reaches(remote, op)) usable.push_back(path.endpoint);
   }
-  bool direct = !usable.empty() && usable.front()->facts().synchronous;
+  bool direct = !usable.empty() && usable.front()->synchronous();
   if (op == transport::Op::kWrite && same_host() && !direct) {
     auto can = [this](const char* name) {
       auto found = peer_paths_.find(name);
@@ -191,36 +207,18 @@ std::shared_ptr<transport::Endpoint> Link::choose(const transport::RemoteRegion&
   return usable[std::min<size_t>(attempt, usable.size() - 1)];
 }
 
-void Link::wait_for_room(transport::Endpoint& endpoint, const std::shared_ptr<Transfer>& transfer) {
-  auto& queue = queues_[&endpoint];
-  bool there = std::ranges::any_of(queue, [&](const auto& waiting) { return waiting.lock() == transfer; });
-  if (!there) queue.push_back(transfer);
-  if (!reactor().turn_is_near()) return room_at(endpoint);
-  // what is submitted before that turn leaves with it, and the submitter does not pay for the system call
-  if (!deferred_.insert(&endpoint).second) return;
-  reactor().post([this, weak = weak_from_this(), &endpoint] {
-    auto self = weak.lock();
-    if (!self) return;
-    deferred_.erase(&endpoint);
-    room_at(endpoint);
-  });
+uint64_t Link::slice_bytes() const {
+  const double rate = same_host() || same_instance() ? 0 : scheduler_.bytes_per_ns("tcp");
+  if (rate <= 0) return kSliceBytesMost;
+  const auto bytes = static_cast<uint64_t>(rate * kSliceNs) / kSliceBytesLeast * kSliceBytesLeast;
+  return std::clamp<uint64_t>(bytes, kSliceBytesLeast, kSliceBytesMost);
 }
 
-void Link::room_at(transport::Endpoint& endpoint) {
-  if (!pumping_.insert(&endpoint).second) return;  // posting completed a slice: the loop below goes on
-  auto self = shared_from_this();
-  auto& queue = queues_[&endpoint];
-  while (!queue.empty() && endpoint.room() > 0) {
-    auto transfer = queue.front().lock();
-    queue.pop_front();
-    if (transfer && transfer->post_next(endpoint)) queue.push_back(transfer);
-  }
-  pumping_.erase(&endpoint);
-}
+void Link::count_path_failure() { ++engine_.mutable_counters().paths_failed; }
 
 transport::Endpoint* Link::endpoint(std::string_view name) {
-  for (Way& way : ways_) {
-    if (way.endpoint->name() == name) return way.endpoint.get();
+  for (Path& path : scheduler_.paths()) {
+    if (path.endpoint->name() == name) return path.endpoint.get();
   }
   return nullptr;
 }
@@ -231,6 +229,7 @@ void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
   if (!open()) return responder.refuse({Code::kClosed, "the link is over here"});
   switch (request.type) {
     case wire::kPing:
+      if (control_) control_->heard();
       return responder.reply(Bytes{});
     case wire::kPull:
       return engine_.pulls().pull(shared_from_this(), request.payload, std::move(responder));
@@ -309,24 +308,16 @@ void Link::send(std::string_view transport, Bytes message, const std::vector<int
                      fds);
 }
 
-void Link::open_stream(std::string_view transport, uint64_t id,
+void Link::open_stream(std::string_view endpoint, uint32_t rail, uint64_t id,
                        std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) {
-  wire::DataStreamHello hello{identity_.token, std::string(transport), id};
-  int64_t timeout_ns = engine_.options().connect_timeout_ns;
-  engine_.network().connect(identity_.peer_address, timeout_ns,
-                            [this, weak = weak_from_this(), hello, timeout_ns,
-                             opened = std::move(opened)](Result<std::unique_ptr<io::Stream>> stream) mutable {
-                              auto self = weak.lock();
-                              if (!self || !open()) return;
-                              if (!stream) return opened(std::unexpected(stream.error()));
-                              auto channel = std::make_shared<rpc::Channel>(reactor(), std::move(*stream));
-                              channel->start({});
-                              channel->call(wire::kDataStream, wire::encode(hello), timeout_ns,
-                                            [channel, opened = std::move(opened)](Result<rpc::Reply> reply) mutable {
-                                              if (!reply) return opened(std::unexpected(reply.error()));
-                                              opened(channel->detach());
-                                            });
-                            });
+  wire::DataStreamHello hello{identity_.token, std::string(endpoint), id};
+  connect_rail(engine_, identity_, rail, engine_.options().connect_timeout_ns, wire::kDataStream, wire::encode(hello),
+               [weak = weak_from_this(), opened = std::move(opened)](Result<Connection> connection) mutable {
+                 auto self = weak.lock();
+                 if (!self || !self->open()) return;
+                 if (!connection) return opened(std::unexpected(connection.error()));
+                 opened(std::move(connection->stream));
+               });
 }
 
 void Link::accept_stream(const std::string& transport, uint64_t id, std::unique_ptr<io::Stream> stream) {
@@ -362,7 +353,7 @@ void Link::give_up(Error cause) {
   auto self = shared_from_this();
   given_up_ = true;
   bool kept = pull_ && pull_->retire(cause);
-  for (Way& way : ways_) kept |= way.endpoint->retire(cause);
+  for (Path& path : scheduler_.paths()) kept |= path.endpoint != pull_ && path.endpoint->retire(cause);
   over(cause);
   if (!kept || !engine_.linger(self)) return close(std::move(cause));
   channel_->notify(wire::kBye, {});
@@ -373,8 +364,8 @@ void Link::close(Error cause) {
   auto self = shared_from_this();
   channel_->close();
   reactor().post([channel = std::shared_ptr<rpc::Channel>(std::move(channel_))] {});  // it may be the caller
-  for (Way& way : ways_) way.endpoint->close(cause);
-  if (pull_) pull_->close(cause);
+  control_.reset();
+  for (Path& path : scheduler_.paths()) path.endpoint->close(cause);
   engine_.lingered(*this);
   over(cause);
 }

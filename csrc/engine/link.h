@@ -13,7 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/control.h"
+#include "engine/identity.h"
 #include "engine/options.h"
+#include "engine/scheduler.h"
 #include "rpc/channel.h"
 #include "transport/transport.h"
 #include "wire/engine_messages.h"
@@ -25,17 +28,7 @@ class Transfer;
 
 class Link final : public transport::LinkContext, public std::enable_shared_from_this<Link> {
  public:
-  struct Identity {
-    uint64_t number = 0;  // local, never used twice
-    InstanceId token;     // shared by both sides
-    InstanceId peer;
-    std::string peer_address;  // where the peer listens
-    bool initiator = false;
-    bool same_host = false;
-    bool same_engine = false;  // both ends are this engine: known by the stream, never by what a peer says
-    std::shared_ptr<memory::GenerationView> generations;
-    io::PeerCredentials credentials;
-  };
+  using Identity = LinkIdentity;
 
   Link(Engine& engine, std::unique_ptr<rpc::Channel> channel, Identity identity);
   ~Link() override;
@@ -70,10 +63,12 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // The best usable path for `op` on `remote`; `local` decides whether the peer could pull. Null: none.
   std::shared_ptr<transport::Endpoint> choose(const transport::RemoteRegion& remote, transport::Op op,
                                               const memory::Region& local, uint32_t attempt) const;
-  // `transfer` has slices for `endpoint`: they are posted as there is room, a slice of each waiting transfer in turn.
-  void wait_for_room(transport::Endpoint& endpoint, const std::shared_ptr<Transfer>& transfer);
-  // A slice of `endpoint` is over.
-  void room_at(transport::Endpoint& endpoint);
+  Scheduler& scheduler() { return scheduler_; }
+  // How much of a batch goes into one slice: small ones for slow paths, so that there is something to share.
+  uint64_t slice_bytes() const;
+  // The peer has shown life since then (known where a link has several rails).
+  bool alive_since(int64_t time_ns) const { return control_ && control_->alive_ns() >= time_ns; }
+  void count_path_failure();
 
   // Transport → "" or the reason why this side cannot use it on this link.
   const std::map<std::string, std::string>& paths() const { return paths_; }
@@ -97,18 +92,15 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   }
   std::shared_ptr<memory::GenerationView> generations() const override { return identity_.generations; }
   void send(std::string_view transport, Bytes message, const std::vector<int>& fds) override;
-  void open_stream(std::string_view transport, uint64_t id,
+  uint32_t rails() const override { return identity_.rail_count(); }
+  Control* control() { return control_.get(); }
+  void open_stream(std::string_view endpoint, uint32_t rail, uint64_t id,
                    std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) override;
   void fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) override;
 
  private:
-  struct Way {
-    std::shared_ptr<transport::Endpoint> endpoint;
-    bool ready = false;
-    bool settled = false;  // whether it is ready will not change
-  };
-
-  void settle(size_t way, const Result<>& outcome);
+  void add_endpoints(transport::Transport& transport);
+  void settle(Path& path, const Result<>& outcome);
   void settled_one();
   void send_ready(bool settled);
   void peer_said(const wire::Ready& message);
@@ -123,13 +115,11 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   Engine& engine_;
   std::unique_ptr<rpc::Channel> channel_;
   Identity identity_;
-  std::vector<Way> ways_;
+  Scheduler scheduler_;
+  std::unique_ptr<Control> control_;  // where there are several rails
   std::shared_ptr<transport::Endpoint> pull_;
   std::map<std::string, std::string> paths_;
   std::map<std::string, std::string> peer_paths_;
-  std::map<transport::Endpoint*, std::deque<std::weak_ptr<Transfer>>> queues_;  // each transfer once per endpoint
-  std::set<transport::Endpoint*> pumping_;
-  std::set<transport::Endpoint*> deferred_;  // get their slices in the next turn
   size_t unsettled_ = 0;
   bool peer_ready_ = false;
   bool suspected_ = false;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -15,6 +16,7 @@ enum class LocalReads : uint8_t { kAuto, kShm, kCma, kOff };
 
 struct EngineOptions {
   std::string listen = "127.0.0.1:0";
+  std::vector<std::string> rails;  // addresses to listen on as well, one per network device; same order everywhere
   int64_t progress_timeout_ns = 2 * kSecond;  // a transfer without any progress for so long has failed
   int64_t connect_timeout_ns = 2 * kSecond;
   LocalReads local_reads = LocalReads::kAuto;

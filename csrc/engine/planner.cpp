@@ -3,7 +3,6 @@
 namespace moontide::engine {
 namespace {
 
-constexpr uint64_t kSliceBytes = 1u << 20;
 constexpr size_t kSlicePieces = 256;
 
 }  // namespace
@@ -23,6 +22,7 @@ Result<> Planner::add_record(const Record& record, uint32_t index) {
   if (record.handle != last_handle_ || !target_.region) {
     target_ = engine_.resolve(record.handle);
     last_handle_ = record.handle;
+    slice_bytes_ = target_.link ? target_.link->slice_bytes() : 0;
   }
   if (!target_.region) return fail(Code::kNotFound, "no remote region with handle " + std::to_string(record.handle));
   TRY_VOID(check(record, *target_.region));
@@ -35,9 +35,9 @@ Result<> Planner::add_record(const Record& record, uint32_t index) {
     return fail(Code::kDenied, "the local memory is read-only");
   }
   transport::Piece piece{reinterpret_cast<std::byte*>(record.local), record.offset, record.length};
-  while (piece.length > kSliceBytes) {
-    add_piece(static_cast<transport::Op>(record.op), last_local_, {piece.local, piece.offset, kSliceBytes}, index);
-    piece = {piece.local + kSliceBytes, piece.offset + kSliceBytes, piece.length - kSliceBytes};
+  while (piece.length > slice_bytes_) {
+    add_piece(static_cast<transport::Op>(record.op), last_local_, {piece.local, piece.offset, slice_bytes_}, index);
+    piece = {piece.local + slice_bytes_, piece.offset + slice_bytes_, piece.length - slice_bytes_};
   }
   add_piece(static_cast<transport::Op>(record.op), last_local_, piece, index);
   return {};
@@ -62,7 +62,7 @@ Result<> Planner::check(const Record& record, const transport::RemoteRegion& rem
 void Planner::add_piece(transport::Op op, const memory::RegionRef& local, transport::Piece piece, uint32_t index) {
   Transfer::Part& part = part_for(op, local);
   auto& pieces = part.slice.pieces;
-  bool room = part.slice.length + piece.length <= kSliceBytes;
+  bool room = part.slice.length + piece.length <= slice_bytes_;
   bool joins = !pieces.empty() && pieces.back().local + pieces.back().length == piece.local &&
                pieces.back().offset + pieces.back().length == piece.offset;
   if (!room || (!joins && pieces.size() >= kSlicePieces)) {

@@ -21,6 +21,7 @@ class Planner {
   Transfer& transfer_;
   uint64_t last_handle_ = 0;
   Engine::Target target_;
+  uint64_t slice_bytes_ = 0;  // at most, for that target
   memory::RegionRef last_local_;
   // the parts that still take pieces, one per op and remote region; the latest last
   std::vector<Transfer::Part*> open_;

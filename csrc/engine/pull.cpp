@@ -5,13 +5,17 @@
 namespace moontide::engine {
 namespace {
 
-constexpr size_t kPullsMax = 64;  // asked for and not answered, per link
+constexpr size_t kPullsMax = 64;    // asked for and not answered, per link
+constexpr size_t kUrgentPulls = 8;  // of these, kept for urgent ones
 constexpr size_t kItemsMax = 256;
 constexpr uint64_t kBytesMax = 4u << 20;  // of one pull; whoever wants more asks again
 
 }  // namespace
 
-size_t PullEndpoint::room() const { return pending_.size() < kPullsMax ? kPullsMax - pending_.size() : 0; }
+size_t PullEndpoint::room(bool urgent) const {
+  const size_t most = urgent ? kPullsMax : kPullsMax - kUrgentPulls;
+  return pending_.size() < most ? most - pending_.size() : 0;
+}
 
 void PullEndpoint::post(transport::Slice& slice) {
   slice.endpoint = this;

@@ -19,10 +19,9 @@ class PullEndpoint final : public transport::Endpoint {
  public:
   explicit PullEndpoint(Link& link) : link_(link) {}
   std::string_view name() const override { return "pull"; }
-  transport::Facts facts() const override { return {.reads = false, .latency_us = 10, .bytes_per_us = 4500}; }
   void start(std::move_only_function<void(Result<>)> ready) override { ready({}); }
   bool reaches(const transport::RemoteRegion&, transport::Op op) const override { return op == transport::Op::kWrite; }
-  size_t room() const override;
+  size_t room(bool urgent) const override;
   void post(transport::Slice& slice) override;
   void cancel(transport::Slice& slice) override;
   bool retire(const Error& cause) override;

@@ -51,32 +51,52 @@ void Transfer::route(Part& part) {
                     : Error{Code::kPeerLost, "the link to the peer is over"};
     return settle(part, std::unexpected(why));
   }
-  std::string_view name = part.endpoint->name();
-  if (std::ranges::find(paths_, name) == paths_.end()) paths_.push_back(name);
-  if (part.endpoint->facts().synchronous) {
+  part.slice.urgent = options_.urgent;
+  if (part.endpoint->synchronous()) {
+    count_path(*part.endpoint);
     work_.push_back(&part);
     work_bytes_ += part.slice.length;
   } else {
     waiting_.push_back(&part);
-    part.link->wait_for_room(*part.endpoint, shared_from_this());
+    waiting_bytes_ += part.slice.length;
+    part.link->scheduler().enqueue(*part.endpoint, shared_from_this());
   }
+}
+
+void Transfer::count_path(const transport::Endpoint& endpoint) {
+  if (std::ranges::find(paths_, endpoint.name()) == paths_.end()) paths_.push_back(endpoint.name());
 }
 
 int64_t Transfer::progress_timeout_ns() const {
   return options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
 }
 
-bool Transfer::post_next(const transport::Endpoint& endpoint) {
+uint64_t Transfer::next_bytes(const Way& way) const {
+  auto next = std::ranges::find_if(waiting_, [&](const Part* part) { return way_of(*part) == way; });
+  return next == waiting_.end() ? 0 : (*next)->slice.length;
+}
+
+bool Transfer::enter_queue(const Way& way) {
+  if (std::ranges::find(queues_, way) != queues_.end()) return false;
+  queues_.push_back(way);
+  return true;
+}
+
+bool Transfer::post_next(const Way& way, const std::shared_ptr<transport::Endpoint>& endpoint) {
   auto self = shared_from_this();
-  auto here = [&](const Part* part) { return part->endpoint.get() == &endpoint; };
+  auto here = [&](const Part* part) { return way_of(*part) == way; };
   auto next = std::ranges::find_if(waiting_, here);
   if (next == waiting_.end()) return false;
   Part* part = *next;
   waiting_.erase(next);
+  waiting_bytes_ -= part->slice.length;
   if (posted_ == 0) last_progress_ns_ = engine_.reactor().now_ns();  // its time begins with its turn
+  part->endpoint = endpoint;
+  count_path(*endpoint);
   part->posted = true;
   ++posted_;
-  part->endpoint->post(part->slice);  // may complete inside, and wait again
+  part->link->scheduler().posted(*endpoint, part->slice.length);
+  endpoint->post(part->slice);  // may complete inside, and wait again
   return std::ranges::any_of(waiting_, here);
 }
 
@@ -136,7 +156,9 @@ void Transfer::unclaim_work() {
 
 void Transfer::progressed(transport::Slice& slice, uint64_t bytes) {
   last_progress_ns_ = engine_.reactor().now_ns();
-  parts_[slice.index].moved += bytes;
+  Part& part = parts_[slice.index];
+  part.moved += bytes;
+  if (!part.endpoint->synchronous()) part.link->scheduler().progressed(*part.endpoint);
   if (!done_) bytes_moved_ += bytes;
 }
 
@@ -147,6 +169,7 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
   --posted_;
   slice.endpoint = nullptr;
   auto endpoint = part.endpoint;
+  const bool delivered = outcome.has_value();
   bool again = !outcome && !done_ && worth_another_path(outcome.error().code) && slice.attempts + 1 < kAttemptsMax;
   if (again) {
     ++slice.attempts;
@@ -158,7 +181,7 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
     settle(part, outcome);
   }
   finish_if_complete();
-  part.link->room_at(*endpoint);
+  if (!endpoint->synchronous()) part.link->scheduler().over(*endpoint, slice.length, delivered);
 }
 
 void Transfer::settle(Part& part, const Result<>& outcome) {
@@ -211,6 +234,7 @@ void Transfer::end_early(const Error& error) {
   work_next_ = 0;
   work_bytes_ = 0;
   waiting_.clear();
+  waiting_bytes_ = 0;
   set_done();  // the outcome comes first; what is under way ends behind it
   for (Part& part : parts_) {
     if (part.over) continue;
@@ -225,7 +249,9 @@ void Transfer::end_early(const Error& error) {
 
 void Transfer::check_deadline(int64_t now_ns) {
   if (done_) return;
-  if (posted_ == 0 && !waiting_.empty()) return;  // others are before it, whose deadlines count
+  auto has_a_path = [](const Part* part) { return part->link->scheduler().has_path(part->endpoint->transport()); };
+  // others are before it, whose deadlines count
+  if (posted_ == 0 && std::ranges::any_of(waiting_, has_a_path)) return;
   int64_t timeout = progress_timeout_ns();
   if (now_ns - last_progress_ns_ < timeout) return;
   std::vector<std::shared_ptr<Link>> links;

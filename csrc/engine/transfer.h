@@ -36,6 +36,7 @@ struct TransferOptions {
   int64_t progress_timeout_ns = 0;  // 0: the engine's
   std::move_only_function<void()> done = {};
   std::move_only_function<void()> quiet = {};
+  bool urgent = false;         // overtakes what is not
   bool caller_copies = false;  // the submitter runs take_work() itself; false: the reactor does, a slice per turn
 };
 
@@ -81,8 +82,21 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   void plan(std::span<const Record> records);
   void launch();
   int64_t progress_timeout_ns() const;
-  // Posts the first part that waits for `endpoint`; true when more of them wait.
-  bool post_next(const transport::Endpoint& endpoint);
+  // --- for the scheduler: parts that wait for a path of one transport ---
+  bool urgent() const { return options_.urgent; }
+  uint64_t waiting_bytes() const { return waiting_bytes_; }
+  struct Way {
+    const Link* link;
+    std::string_view transport;
+    bool operator==(const Way&) const = default;
+  };
+  uint64_t next_bytes(const Way& way) const;  // of the first one, 0: none
+  // Whether it was not in that queue yet.
+  bool enter_queue(const Way& way);
+  void leave_queue(const Way& way) { std::erase(queues_, way); }
+  // Posts the first one of the way on `endpoint`; true when more of them wait.
+  bool post_next(const Way& way, const std::shared_ptr<transport::Endpoint>& endpoint);
+
   // Looks whether the deadline on progress has passed.
   void check_deadline(int64_t now_ns);
   // The engine goes away: everything ends now.
@@ -109,7 +123,9 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
     bool over = false;
   };
 
+  static Way way_of(const Part& part) { return {part.link.get(), part.endpoint->transport()}; }
   void route(Part& part);
+  void count_path(const transport::Endpoint& endpoint);
   void pin(const memory::RegionRef& region);
   bool has_work() const { return work_next_ < work_.size(); }
   void settle(Part& part, const Result<>& outcome);
@@ -131,8 +147,10 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   size_t live_slices_ = 0;
   std::vector<Part*> work_;  // for synchronous endpoints; from work_next_ on
   size_t work_next_ = 0;
-  std::deque<Part*> waiting_;  // for room at asynchronous ones, see Link::wait_for_room
-  size_t posted_ = 0;          // parts that an endpoint has
+  std::deque<Part*> waiting_;  // for room on a path, see Scheduler
+  uint64_t waiting_bytes_ = 0;
+  std::vector<Way> queues_;  // in which it waits
+  size_t posted_ = 0;        // parts that an endpoint has
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;

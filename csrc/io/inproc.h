@@ -40,6 +40,10 @@ class RoutedNetwork final : public Network {
   void connect(const std::string& address, int64_t timeout_ns, Connected connected) override {
     route(address).connect(address, timeout_ns, std::move(connected));
   }
+  void connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                    Connected connected) override {
+    route(address).connect_from(from, address, timeout_ns, std::move(connected));
+  }
 
  private:
   Network& route(const std::string& address) { return InprocNetwork::names(address) ? inproc_ : others_; }

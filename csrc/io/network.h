@@ -141,6 +141,14 @@ class Network {
   // A name is resolved by the caller beforehand: only numeric addresses and "localhost" are accepted here, since
   // resolving blocks.
   virtual void connect(const std::string& address, int64_t timeout_ns, Connected connected) = 0;
+
+  // The same from the local address `from` (its port does not count): where a host has several devices, it says which
+  // one the bytes leave by. Empty, and in networks without devices: as connect().
+  virtual void connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                            Connected connected) {
+    (void)from;
+    connect(address, timeout_ns, std::move(connected));
+  }
 };
 
 }  // namespace moontide::io

@@ -107,7 +107,7 @@ SimNetwork::~SimNetwork() = default;
 
 Result<std::unique_ptr<Listener>> SimNetwork::listen(const std::string& address, Accepted accepted) {
   TRY(HostPort wanted, parse(address));
-  if (wanted.host != process_.host()) {
+  if (wanted.host != process_.host() && !wanted.host.starts_with(process_.host() + "~")) {
     return fail(Code::kInvalid, "address '" + address + "' is not of host " + process_.host());
   }
   if (wanted.port == "0") wanted.port = std::to_string(fabric_.next_port_++);
@@ -131,6 +131,7 @@ struct SimNetwork::Attempt : std::enable_shared_from_this<SimNetwork::Attempt> {
   SimProcess& process;
   std::shared_ptr<Registry> registry;
   const std::string address;
+  std::string from;  // the host, or the device of it
   std::string host;
   Connected connected;
   TimerId timeout = 0;
@@ -147,14 +148,13 @@ struct SimNetwork::Attempt : std::enable_shared_from_this<SimNetwork::Attempt> {
 
   // One SYN: it is lost while either direction is cut or the host is dark, and sent again later.
   void knock(int64_t again_ns) {
-    fabric.world().after(fabric.delay_ns(process.host(), host), [self = shared_from_this(), again_ns] {
+    fabric.world().after(fabric.delay_ns(from, host), [self = shared_from_this(), again_ns] {
       if (self->over || !self->process.alive()) return;
       self->knocked(again_ns);
     });
   }
 
   void knocked(int64_t again_ns) {
-    const std::string& from = process.host();
     if (fabric.is_cut(from, host) || fabric.is_cut(host, from) || fabric.dark_.contains(host)) {
       fabric.world().after(again_ns, [self = shared_from_this(), again_ns] {
         if (!self->over && self->process.alive()) self->knock(again_ns * 2);
@@ -182,7 +182,8 @@ struct SimNetwork::Attempt : std::enable_shared_from_this<SimNetwork::Attempt> {
   }
 };
 
-void SimNetwork::connect(const std::string& address, int64_t timeout_ns, Connected connected) {
+void SimNetwork::connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                              Connected connected) {
   auto attempt = std::make_shared<Attempt>(fabric_, process_, registry_, address, std::move(connected));
   auto parsed = parse(address);
   if (!parsed) {
@@ -190,6 +191,8 @@ void SimNetwork::connect(const std::string& address, int64_t timeout_ns, Connect
     return;
   }
   attempt->host = parsed->host;
+  auto source = parse(from);
+  attempt->from = source ? source->host : process_.host();
   attempt->timeout = process_.call_after(timeout_ns, [attempt] { attempt->refuse(Code::kTimedOut, "no answer"); });
   attempt->knock(kFirstRetryNs);
 }

@@ -1,4 +1,5 @@
-// The network between simulated processes. Addresses are "sim:HOST:PORT"; port 0 lets the fabric choose one.
+// The network between simulated processes. Addresses are "sim:HOST:PORT"; port 0 lets the fabric choose one. "HOST~1"
+// is a further network device of HOST, with delays and cuts of its own.
 //
 // A connection behaves like tcp: bytes are taken from the writer's memory piece by piece while a window has room, each
 // piece travels for a random time, arrives in order, and is read in parts of random size. While a direction is cut
@@ -68,7 +69,11 @@ class SimNetwork final : public Network {
   ~SimNetwork() override;
 
   Result<std::unique_ptr<Listener>> listen(const std::string& address, Accepted accepted) override;
-  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override;
+  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override {
+    connect_from({}, address, timeout_ns, std::move(connected));
+  }
+  void connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                    Connected connected) override;
 
   // To be set before a crash: the whole machine dies, so that nobody tells the peers.
   void crash_goes_dark(bool dark) { registry_->dark = dark; }

@@ -41,7 +41,11 @@ class SocketNetwork final : public Network {
   ~SocketNetwork() override;
 
   Result<std::unique_ptr<Listener>> listen(const std::string& address, Accepted accepted) override;
-  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override;
+  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override {
+    connect_from({}, address, timeout_ns, std::move(connected));
+  }
+  void connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                    Connected connected) override;
 
   const SocketCounters& counters() const { return shared_->counters; }
   size_t connecting() const { return connecting_.size(); }

@@ -82,6 +82,11 @@ Result<SocketAddress> parse_socket_address(const std::string& text) {
   return address;
 }
 
+void SocketAddress::drop_port() {
+  if (storage.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&storage)->sin_port = 0;
+  if (storage.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = 0;
+}
+
 std::string SocketAddress::text() const {
   char buffer[INET6_ADDRSTRLEN] = "";
   if (storage.ss_family == AF_INET) {

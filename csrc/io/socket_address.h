@@ -16,6 +16,7 @@ struct SocketAddress {
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* raw() { return reinterpret_cast<sockaddr*>(&storage); }
   bool local() const { return storage.ss_family == AF_UNIX; }
+  void drop_port();
   // "127.0.0.1:7700", "[::1]:7700", "unix:@name"
   std::string text() const;
 };

@@ -1,3 +1,4 @@
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -114,8 +115,9 @@ Result<std::unique_ptr<Listener>> SocketNetwork::listen(const std::string& text,
 // One connection in progress.
 class SocketNetwork::Connect final : private FdHandler {
  public:
-  Connect(SocketNetwork& network, uint64_t id, std::string text, Connected connected)
+  Connect(SocketNetwork& network, uint64_t id, std::string from, std::string text, Connected connected)
       : id(id),
+        from(std::move(from)),
         text(std::move(text)),
         connected(std::move(connected)),
         network_(network),
@@ -124,6 +126,7 @@ class SocketNetwork::Connect final : private FdHandler {
   ~Connect() { network_.reactor_.unwatch(watch_); }
 
   const uint64_t id;
+  const std::string from;
   const std::string text;
   Connected connected;
 
@@ -143,6 +146,7 @@ class SocketNetwork::Connect final : private FdHandler {
     auto fd = open_socket(address_, network_.shared_->options);
     if (!fd) return later(fd.error());
     fd_ = std::move(*fd);
+    if (auto bound = leave_by_from(); !bound) return later(bound.error());
     if (::connect(fd_.get(), address_.raw(), address_.size) != 0 && errno != EINPROGRESS) {
       // A local listener with a full backlog: there is no event for "has room again".
       if (errno == EAGAIN) return again_.start(5 * kMillisecond, [this] { attempt(); });
@@ -151,6 +155,18 @@ class SocketNetwork::Connect final : private FdHandler {
     auto watch = network_.reactor_.watch(fd_.get(), EPOLLOUT, *this);
     if (!watch) return later(watch.error());
     watch_ = *watch;
+  }
+
+  Result<> leave_by_from() {
+    if (from.empty() || address_.local()) return {};
+    TRY(SocketAddress source, parse_socket_address(from));
+    source.drop_port();
+    const int on = 1;
+    setsockopt(fd_.get(), SOL_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (bind(fd_.get(), source.raw(), source.size) != 0) {
+      return fail(Code::kUnavailable, "cannot connect from " + from + ": " + std::strerror(errno));
+    }
+    return {};
   }
 
   void ready(uint32_t) override {
@@ -196,9 +212,10 @@ SocketNetwork::SocketNetwork(EpollReactor& reactor, SocketOptions options)
 
 SocketNetwork::~SocketNetwork() = default;
 
-void SocketNetwork::connect(const std::string& address, int64_t timeout_ns, Connected connected) {
+void SocketNetwork::connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                                 Connected connected) {
   const uint64_t id = next_id_++;
-  auto& connect = connecting_[id] = std::make_unique<Connect>(*this, id, address, std::move(connected));
+  auto& connect = connecting_[id] = std::make_unique<Connect>(*this, id, from, address, std::move(connected));
   connect->begin(timeout_ns);
 }
 

@@ -45,13 +45,15 @@ engine::LocalReads local_reads(const std::string& name) {
 }
 
 std::shared_ptr<Runtime> make_runtime(const std::string& listen, double progress_timeout, double connect_timeout,
-                                      const std::string& local, uint32_t tcp_streams, uint32_t spin_us) {
+                                      const std::string& local, uint32_t tcp_streams, uint32_t spin_us,
+                                      std::vector<std::string> rails) {
   engine::EngineOptions options;
   options.listen = listen;
   options.progress_timeout_ns = to_ns(progress_timeout, "progress_timeout");
   options.connect_timeout_ns = to_ns(connect_timeout, "connect_timeout");
   options.local_reads = local_reads(local);
   options.tcp_streams = tcp_streams;
+  options.rails = std::move(rails);
   py::gil_scoped_release nogil;
   return value_or_raise(Runtime::create(std::move(options), spin_us * kMicrosecond));
 }
@@ -166,6 +168,8 @@ py::dict stats(Runtime& runtime) {
   out["links_lost"] = counters.links_lost;
   out["connections_refused"] = counters.refused;
   out["pulls_served"] = counters.pulls_served;
+  out["paths_failed"] = counters.paths_failed;
+  out["control_moves"] = counters.control_moves;
   out["hostages"] = hostages;
   out["holds"] = holds;
   for (auto& [path, bytes] : counters.bytes_by_path) out[py::str("bytes_" + path)] = bytes;
@@ -218,7 +222,7 @@ void bind_engine(py::module_& m) {
   bind_arena(m);
   py::class_<Runtime, std::shared_ptr<Runtime>>(m, "Runtime", "An engine with the thread that drives it.")
       .def(py::init(&make_runtime), py::arg("listen"), py::arg("progress_timeout"), py::arg("connect_timeout"),
-           py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"))
+           py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"), py::arg("rails"))
       .def_property_readonly("address",
                              [](Runtime& r) {
                                auto held = lock_or_raise(r);
@@ -236,8 +240,9 @@ void bind_engine(py::module_& m) {
       .def(
           "submit",
           [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries,
-             std::optional<double> timeout) { return submit(runtime, pack_records(entries, op), timeout); },
-          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none())
+             std::optional<double> timeout,
+             bool urgent) { return submit(runtime, pack_records(entries, op), timeout, urgent); },
+          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none(), py::arg("urgent") = false)
       .def(
           "hold",
           [](Runtime& r, const py::bytes& id, const py::bytes& payload, double ttl) {

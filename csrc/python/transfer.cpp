@@ -109,7 +109,7 @@ Records pack_records(const py::object& entries, uint32_t op) {
 }
 
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      std::optional<double> timeout_s) {
+                      std::optional<double> timeout_s, bool urgent) {
   TransferHandle handle;
   handle.runtime = runtime;
   handle.outcome = std::make_shared<Completion>();
@@ -119,6 +119,7 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
   options.done = [outcome = handle.outcome] { outcome->finish(); };
   options.quiet = [quiet = handle.quiet] { quiet->finish(); };
   options.caller_copies = true;
+  options.urgent = urgent;
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
   handle.transfer = value_or_raise(runtime->engine().submit(records, std::move(options)));
@@ -201,10 +202,10 @@ void bind_prepared(py::module_& m) {
       .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
       .def(
           "post",
-          [](const Prepared& prepared, std::optional<double> timeout_s) {
-            return submit(prepared.runtime, prepared.records, timeout_s);
+          [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent) {
+            return submit(prepared.runtime, prepared.records, timeout_s, urgent);
           },
-          py::arg("timeout") = py::none());
+          py::arg("timeout") = py::none(), py::arg("urgent") = false);
 }
 
 void bind_remote_region(py::module_& m) {

@@ -29,7 +29,7 @@ using Records = std::vector<engine::Record>;
 Records pack_records(const py::object& entries, uint32_t op);
 
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      std::optional<double> timeout_s);
+                      std::optional<double> timeout_s, bool urgent);
 
 // A peer's region, as it is named in entries.
 struct RemoteRegionHandle {

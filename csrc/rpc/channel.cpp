@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace moontide::rpc {
+namespace {
+
+// So many messages or bytes have come: time to say so.
+constexpr uint64_t kAckMessages = 16;
+constexpr size_t kAckBytes = 64u << 10;
+
+}  // namespace
 
 Responder::~Responder() {
   // still usable means never answered
@@ -35,11 +42,11 @@ void Channel::rebind(Handlers handlers) {
 
 void Channel::call(uint16_t type, Bytes payload, int64_t timeout_ns, Answer answer, const std::vector<int>& fds) {
   Error refusal;
-  if (!stream_) {
+  if (!open()) {
     refusal = {Code::kPeerLost, "the connection is closed"};
-  } else if (calls_.size() >= limits_.requests_out_max || stream_->pending() > limits_.pending_bytes_max) {
-    refusal = {Code::kOverloaded, std::to_string(calls_.size()) + " requests and " +
-                                      std::to_string(stream_->pending()) + " bytes are waiting on this connection"};
+  } else if (calls_.size() >= limits_.requests_out_max || pending() > limits_.pending_bytes_max) {
+    refusal = {Code::kOverloaded, std::to_string(calls_.size()) + " requests and " + std::to_string(pending()) +
+                                      " bytes are waiting on this connection"};
   } else if (payload.size() > wire::kFramePayloadMax) {
     refusal = {Code::kTooLarge, "message of " + std::to_string(payload.size()) + " bytes"};
   } else {
@@ -63,7 +70,7 @@ void Channel::call(uint16_t type, Bytes payload, int64_t timeout_ns, Answer answ
 }
 
 void Channel::notify(uint16_t type, Bytes payload, const std::vector<int>& fds) {
-  if (!stream_ || payload.size() > wire::kFramePayloadMax) return;
+  if (!open() || payload.size() > wire::kFramePayloadMax) return;
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kNotice;
   header.type = type;
@@ -77,10 +84,12 @@ void Channel::send(const wire::FrameHeader& header_in, ByteView payload, const s
   Bytes frame(sizeof header + payload.size());
   std::memcpy(frame.data(), &header, sizeof header);
   if (!payload.empty()) std::memcpy(frame.data() + sizeof header, payload.data(), payload.size());
-  if (header.kind != wire::FrameKind::kRequest && stream_->pending() > limits_.pending_bytes_max) {
+  if (header.kind != wire::FrameKind::kRequest && pending() > limits_.pending_bytes_max) {
     // calls are refused above the bound; a peer that does not take its answers is not a peer any more
     return fail_soon({Code::kOverloaded, "the peer does not read its answers"});
   }
+  if (kept_bytes_max_ > 0 && header.kind != wire::FrameKind::kAck) keep(frame);
+  if (!stream_) return;
   if (fds.empty()) {
     stream_->write(frame);
   } else if (!stream_->write_with_fds(frame, fds)) {
@@ -90,10 +99,63 @@ void Channel::send(const wire::FrameHeader& header_in, ByteView payload, const s
   }
 }
 
+// --- another stream under the same channel ---
+
+void Channel::keep(ByteView frame) {
+  kept_bytes_ += frame.size();
+  kept_.push_back(to_bytes(frame));
+  if (kept_bytes_ > kept_bytes_max_) fail_soon({Code::kOverloaded, "the peer does not say what has come"});
+}
+
+void Channel::acknowledged(uint64_t count) {
+  if (count < dropped_ || count - dropped_ > kept_.size()) {
+    return finish({Code::kPeerLost, "the peer has more messages than were sent"}, Code::kPeerLost);
+  }
+  for (; dropped_ < count; ++dropped_) {
+    kept_bytes_ -= kept_.front().size();
+    kept_.pop_front();
+  }
+}
+
+void Channel::count_received(size_t bytes) {
+  ++received_;
+  untold_bytes_ += bytes;
+  if (received_ - told_ < kAckMessages && untold_bytes_ < kAckBytes) return;
+  told_ = received_;
+  untold_bytes_ = 0;
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kAck;
+  header.id = received_;
+  send(header, {}, {});
+}
+
+uint64_t Channel::suspend() {
+  if (stream_) {
+    stream_->close();
+    // the stream may be the caller: it goes in a later turn
+    reactor_.post([stream = std::shared_ptr<io::Stream>(std::move(stream_))] {});
+    suspended_ = true;
+    header_filled_ = payload_filled_ = 0;  // the rest of a message will not come; it is sent again
+    payload_.clear();
+  }
+  return received_;
+}
+
+void Channel::resume(std::unique_ptr<io::Stream> stream, uint64_t peer_received) {
+  if (!suspended_) return;
+  suspended_ = false;
+  stream_ = std::move(stream);
+  std::weak_ptr<Channel*> alive = self_;
+  acknowledged(peer_received);
+  if (alive.expired() || !stream_) return;
+  for (const Bytes& frame : kept_) stream_->write(frame);
+  stream_->start(*this);
+}
+
 void Channel::answered(uint64_t id, const Result<Bytes>& outcome, const std::vector<int>& fds) {
   bool was_full = requests_in_ >= limits_.requests_in_max;
   --requests_in_;
-  if (!stream_) return;
+  if (!open()) return;
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kReply;
   header.id = id;
@@ -104,7 +166,7 @@ void Channel::answered(uint64_t id, const Result<Bytes>& outcome, const std::vec
     header.type = static_cast<uint16_t>(error.code);
     send(header, as_bytes(std::string_view(error.message).substr(0, 4096)), {});
   }
-  if (was_full) stream_->resume();
+  if (was_full && stream_) stream_->resume();
 }
 
 MutableBytes Channel::want() {
@@ -150,6 +212,8 @@ void Channel::frame_complete() {
   wire::FrameKind kind = header_.kind;
   uint64_t id = header_.id;
   header_filled_ = 0;
+  if (kind == wire::FrameKind::kAck) return acknowledged(id);
+  if (kept_bytes_max_ > 0) count_received(incoming.payload.size());
   if (kind == wire::FrameKind::kReply) {
     auto code = static_cast<Code>(incoming.type);
     if (code == Code::kOk) {
@@ -196,10 +260,14 @@ void Channel::fail_soon(Error cause) {
 void Channel::closed(Error cause) { finish(std::move(cause), Code::kPeerLost); }
 
 void Channel::finish(Error cause, Code for_calls) {
-  if (!stream_) return;
-  stream_->close();
-  // the stream may be the caller: it goes in a later turn
-  reactor_.post([stream = std::shared_ptr<io::Stream>(std::move(stream_))] {});
+  if (!open()) return;
+  suspended_ = false;
+  kept_.clear();
+  if (stream_) {
+    stream_->close();
+    // the stream may be the caller: it goes in a later turn
+    reactor_.post([stream = std::shared_ptr<io::Stream>(std::move(stream_))] {});
+  }
   std::vector<std::pair<uint64_t, Call>> calls(std::make_move_iterator(calls_.begin()),
                                                std::make_move_iterator(calls_.end()));
   calls_.clear();

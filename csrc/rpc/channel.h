@@ -93,7 +93,17 @@ class Channel final : private io::StreamSink {
   // Ends the channel; outstanding calls get CANCELED in later turns, `closed` is not called.
   void close();
 
-  bool open() const { return stream_ != nullptr; }
+  // From the next message on, what was sent is kept until the other side has said that it came, so that the channel may
+  // change streams: suspend(), then resume(). Both sides begin at the same message. Above `bytes_max` kept the channel
+  // ends with OVERLOADED.
+  void keep_for_resume(size_t bytes_max) { kept_bytes_max_ = bytes_max; }
+  // Gives the stream up, not the channel: nothing of it arrives any more. Returns how many messages have arrived.
+  uint64_t suspend();
+  // Goes on over `stream`, after the `peer_received` messages that the other side has.
+  void resume(std::unique_ptr<io::Stream> stream, uint64_t peer_received);
+  uint64_t received() const { return received_; }
+
+  bool open() const { return stream_ != nullptr || suspended_; }
   io::Stream* stream() { return stream_.get(); }
   size_t calls_outstanding() const { return calls_.size(); }
 
@@ -116,6 +126,10 @@ class Channel final : private io::StreamSink {
 
   void frame_complete();
   void send(const wire::FrameHeader& header, ByteView payload, const std::vector<int>& fds);
+  void keep(ByteView frame);
+  void acknowledged(uint64_t count);
+  void count_received(size_t bytes);
+  size_t pending() const { return (stream_ ? stream_->pending() : 0) + (suspended_ ? kept_bytes_ : 0); }
   void answered(uint64_t id, const Result<Bytes>& outcome, const std::vector<int>& fds);
   void fail_soon(Error cause);
   void finish(Error cause, Code for_calls);
@@ -136,6 +150,14 @@ class Channel final : private io::StreamSink {
   std::unordered_map<uint64_t, Call> calls_;
   uint64_t next_id_ = 1;
   size_t requests_in_ = 0;
+  size_t kept_bytes_max_ = 0;  // 0: nothing is kept
+  std::deque<Bytes> kept_;     // messages sent and not acknowledged
+  size_t kept_bytes_ = 0;
+  uint64_t dropped_ = 0;   // messages sent and acknowledged
+  uint64_t received_ = 0;  // messages
+  uint64_t told_ = 0;      // of these, acknowledged to the other side
+  size_t untold_bytes_ = 0;
+  bool suspended_ = false;
   uint64_t bindings_ = 0;  // how often handlers were set: a running one is not put back over a newer one
 };
 

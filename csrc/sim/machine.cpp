@@ -22,6 +22,9 @@ engine::TransportFactory Machine::transports() {
 engine::EngineOptions Machine::engine_options() const {
   engine::EngineOptions options;
   options.listen = "sim:" + process_.host() + ":0";
+  for (size_t i = 0; devices_ > 1 && i < devices_; ++i) {
+    options.rails.push_back("sim:" + process_.host() + (i > 0 ? "~" + std::to_string(i) : "") + ":0");
+  }
   options.local_reads = engine::LocalReads::kOff;  // no local sockets in this world
   options.boot_id = process_.host();
   return options;

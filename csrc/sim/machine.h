@@ -28,8 +28,10 @@ struct Universe {
 // memory, and parts of its own reads may still land in it.
 class Machine {
  public:
-  Machine(Universe& universe, const std::string& host)
+  // With several network `devices` the engine has a rail on each: "HOST", "HOST~1", …
+  Machine(Universe& universe, const std::string& host, size_t devices = 1)
       : universe_(universe),
+        devices_(devices),
         process_(universe.world.start_process(host)),
         wires_(universe.fabric, process_),
         inproc_(process_),
@@ -51,6 +53,7 @@ class Machine {
 
  private:
   Universe& universe_;
+  const size_t devices_;
   io::SimProcess& process_;
   io::SimNetwork wires_;
   io::InprocNetwork inproc_;

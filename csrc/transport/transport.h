@@ -70,18 +70,8 @@ struct Slice {
   Endpoint* endpoint = nullptr;  // where it is posted now
   uint64_t tag = 0;              // the endpoint's own
   uint32_t attempts = 0;
-  size_t index = 0;  // in the owner's list
-};
-
-// What an endpoint is like; facts, not wishes.
-struct Facts {
-  bool synchronous = false;  // copies in the calling thread by copy(); else post() and completed()
-  bool reads = true;
-  bool writes = true;  // false: the owner has to pull (the engine asks it to)
-  uint64_t slice_bytes = 1u << 20;
-  uint32_t slice_pieces = 256;
-  double latency_us = 0;  // this and the next for people: paths are chosen by the order of the table
-  double bytes_per_us = 0;
+  size_t index = 0;     // in the owner's list
+  bool urgent = false;  // must not wait behind bulk: in a queue, or on the wire
 };
 
 // What a link gives to its endpoints. Outlives them.
@@ -102,9 +92,11 @@ class LinkContext {
   virtual std::shared_ptr<memory::GenerationView> generations() const = 0;
   // To the endpoint of the same transport at the other side, in order. Descriptors only on the same host.
   virtual void send(std::string_view transport, Bytes message, const std::vector<int>& fds) = 0;
-  // Initiator only: connects data stream `id` (unique on the link, the transport's choice), which the twin gets by
+  // Pairs of devices, one here and one at the peer, between which bytes can go: at least 1.
+  virtual uint32_t rails() const { return 1; }
+  // Initiator only: connects data stream `id` (unique at the endpoint, its own choice) over `rail`; the twin gets it by
   // Endpoint::accepted().
-  virtual void open_stream(std::string_view transport, uint64_t id,
+  virtual void open_stream(std::string_view endpoint, uint32_t rail, uint64_t id,
                            std::move_only_function<void(Result<std::unique_ptr<io::Stream>>)> opened) = 0;
   // Asks the other side to do nothing more with what came over data stream `id` of this link and to close it; `fenced`
   // runs when it said so, or when the link ended.
@@ -116,8 +108,12 @@ class Endpoint {
   // Everything posted is quiet when the destructor returns; completions of what was outstanding are *not* called.
   virtual ~Endpoint() = default;
 
+  // Unique on the link; "tcp", "tcp.1" for the endpoints of one transport on several rails.
   virtual std::string_view name() const = 0;
-  virtual Facts facts() const = 0;
+  // Endpoints of one transport share the slices that wait for it.
+  virtual std::string_view transport() const { return name(); }
+  // True: copies in the calling thread by copy(); else post() and completed().
+  virtual bool synchronous() const { return false; }
 
   // Sets up (exchanges keys, probes); `ready` runs once, with the reason where this link cannot use the transport.
   virtual void start(std::move_only_function<void(Result<>)> ready) = 0;
@@ -131,11 +127,19 @@ class Endpoint {
   virtual Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces);
 
   // Asynchronous endpoints: how many slices can be taken now (back-pressure).
-  virtual size_t room() const { return SIZE_MAX; }
+  virtual size_t room(bool urgent) const {
+    (void)urgent;
+    return SIZE_MAX;
+  }
   // Takes the slice; it is completed() exactly once, later or inside this call. The slice stays alive until then.
   virtual void post(Slice& slice);
   // Wants it over: completed() follows as soon as it is quiet, with CANCELED unless it was done already.
   virtual void cancel(Slice& slice);
+
+  // The path does not deliver: everything posted ends with UNAVAILABLE as soon as it is quiet.
+  virtual void reset(const Error& cause) { (void)cause; }
+  // Tries whether the path works again; `working` runs once, unless the endpoint is closed first.
+  virtual void revive(std::move_only_function<void(Result<>)> working) { working({}); }
 
   // A region of this process was registered (its announcement to the peer follows), one of the peer's is gone.
   virtual void region_added(const memory::Region& region) { (void)region; }
@@ -169,8 +173,11 @@ class Transport {
   // True when keys are given to peers on the same host only (they hold addresses).
   virtual bool same_host_only() const { return true; }
 
+  // True when each rail of a link gets an endpoint of its own; else there is one, on rail 0.
+  virtual bool per_rail() const { return false; }
+
   // Null with a reason where the transport cannot serve such a link at all (other host, forbidden by configuration).
-  virtual Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) = 0;
+  virtual Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t rail) = 0;
 };
 
 using TransportList = std::vector<std::unique_ptr<Transport>>;

@@ -28,6 +28,7 @@ enum EngineMessage : uint16_t {
   kPullCancel = 10,   // notice
   kPing = 11,         // request
   kBye = 12,          // notice: the link is over here, nothing of it lands here any more; close it
+  kResume = 13,       // request: this connection goes on as the control channel of a link
   kHoldClaim = 20,    // request
   kHoldRenew = 21,    // notice
   kHoldRelease = 22,  // request
@@ -59,14 +60,28 @@ struct Hello {
   std::string address;                 // where this side listens
   bool local = false;                  // over the local socket, with the generation table's descriptor
   std::vector<InstanceId> superseded;  // tokens of earlier links that must be over before this one counts
-  auto fields() { return std::tie(protocol, instance, address, local, superseded); }
+  std::vector<std::string> rails;      // where else this side listens: one address per network device
+  auto fields() { return std::tie(protocol, instance, address, local, superseded, rails); }
 };
 
 struct HelloReply {
   uint16_t protocol = 0;
   InstanceId instance;
   InstanceId token;  // of the link
-  auto fields() { return std::tie(protocol, instance, token); }
+  std::vector<std::string> rails;
+  auto fields() { return std::tie(protocol, instance, token, rails); }
+};
+
+// The connection before is given up; `received`: how many messages of the other side came over the link so far.
+struct Resume {
+  InstanceId token;
+  uint64_t received = 0;
+  auto fields() { return std::tie(token, received); }
+};
+
+struct Resumed {
+  uint64_t received = 0;
+  auto fields() { return std::tie(received); }
 };
 
 struct DataStreamHello {

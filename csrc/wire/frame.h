@@ -11,7 +11,7 @@ namespace moontide::wire {
 inline constexpr uint32_t kFrameMagic = 0x314d544d;  // "MTM1"
 inline constexpr uint32_t kFramePayloadMax = 16u << 20;
 
-enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kNotice = 3 };
+enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kNotice = 3, kAck = 4 };
 
 struct FrameHeader {
   uint32_t magic = kFrameMagic;
@@ -20,7 +20,7 @@ struct FrameHeader {
   uint8_t fd_count = 0;  // descriptors that travel with this frame
   uint16_t type = 0;     // of the message; in a reply the Code, 0 for success (then the payload is the reply)
   uint32_t reserved = 0;
-  uint64_t id = 0;  // pairs a reply with its request
+  uint64_t id = 0;  // pairs a reply with its request; in an ack how many messages have come
 
   // OK, or INVALID naming what is wrong.
   Result<> check() const {
@@ -29,7 +29,7 @@ struct FrameHeader {
       return fail(Code::kInvalid,
                   "frame of " + std::to_string(length) + " bytes, the limit is " + std::to_string(kFramePayloadMax));
     }
-    if (kind < FrameKind::kRequest || kind > FrameKind::kNotice) return fail(Code::kInvalid, "unknown frame kind");
+    if (kind < FrameKind::kRequest || kind > FrameKind::kAck) return fail(Code::kInvalid, "unknown frame kind");
     if (fd_count > 8) return fail(Code::kInvalid, "too many descriptors");
     return {};
   }

@@ -27,9 +27,7 @@ class CmaEndpoint final : public Endpoint {
       : link_(link), generations_(link.generations()), probe_word_(probe_word) {}
 
   std::string_view name() const override { return "cma"; }
-  Facts facts() const override {
-    return {.synchronous = true, .writes = false, .latency_us = 1.0, .bytes_per_us = 4800};
-  }
+  bool synchronous() const override { return true; }
 
   void start(std::move_only_function<void(Result<>)> ready) override {
     const io::PeerCredentials* peer = link_.credentials();
@@ -136,7 +134,7 @@ std::optional<Bytes> CmaTransport::attach(const memory::Region& region) {
   return to_bytes(std::as_bytes(std::span(&address, 1)));
 }
 
-Result<std::shared_ptr<Endpoint>> CmaTransport::connect(LinkContext& link) {
+Result<std::shared_ptr<Endpoint>> CmaTransport::connect(LinkContext& link, uint32_t) {
   if (!link.same_host())
     return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
   return std::make_shared<CmaEndpoint>(link, probe_word_.get());

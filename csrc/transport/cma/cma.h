@@ -11,7 +11,7 @@ class CmaTransport final : public Transport {
   CmaTransport();
   std::string_view name() const override { return "cma"; }
   std::optional<Bytes> attach(const memory::Region& region) override;
-  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) override;
+  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 
  private:
   std::unique_ptr<uint64_t> probe_word_;  // random; a peer that can read it reaches this process and no other

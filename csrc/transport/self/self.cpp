@@ -9,7 +9,7 @@ class SelfEndpoint final : public Endpoint {
  public:
   explicit SelfEndpoint(memory::Registry& registry) : registry_(registry) {}
   std::string_view name() const override { return "self"; }
-  Facts facts() const override { return {.synchronous = true, .latency_us = 0.1, .bytes_per_us = 10000}; }
+  bool synchronous() const override { return true; }
   void start(std::move_only_function<void(Result<>)> ready) override { ready({}); }
   bool reaches(const RemoteRegion& remote, Op) const override { return remote.key(name()) != nullptr; }
 
@@ -54,7 +54,7 @@ std::optional<Bytes> SelfTransport::attach(const memory::Region& region) {
   return to_bytes(std::as_bytes(std::span(&address, 1)));
 }
 
-Result<std::shared_ptr<Endpoint>> SelfTransport::connect(LinkContext& link) {
+Result<std::shared_ptr<Endpoint>> SelfTransport::connect(LinkContext& link, uint32_t) {
   if (!link.same_instance()) return fail(Code::kUnsupported, "another process");
   return std::make_shared<SelfEndpoint>(registry_);
 }

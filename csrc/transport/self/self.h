@@ -11,7 +11,7 @@ class SelfTransport final : public Transport {
   explicit SelfTransport(memory::Registry& registry) : registry_(registry) {}
   std::string_view name() const override { return "self"; }
   std::optional<Bytes> attach(const memory::Region& region) override;
-  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) override;
+  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 
  private:
   memory::Registry& registry_;

@@ -30,9 +30,7 @@ class ShmEndpoint final : public Endpoint {
   explicit ShmEndpoint(LinkContext& link) : link_(link), generations_(link.generations()) {}
 
   std::string_view name() const override { return "shm"; }
-  Facts facts() const override {
-    return {.synchronous = true, .writes = false, .latency_us = 0.3, .bytes_per_us = 9000};
-  }
+  bool synchronous() const override { return true; }
 
   void start(std::move_only_function<void(Result<>)> ready) override {
     if (!generations_) {
@@ -114,7 +112,7 @@ std::optional<Bytes> ShmTransport::attach(const memory::Region& region) {
   return Bytes{};
 }
 
-Result<std::shared_ptr<Endpoint>> ShmTransport::connect(LinkContext& link) {
+Result<std::shared_ptr<Endpoint>> ShmTransport::connect(LinkContext& link, uint32_t) {
   if (!link.same_host())
     return fail(Code::kUnsupported, "the peer is not on this host or in another network namespace");
   return std::make_shared<ShmEndpoint>(link);

@@ -10,7 +10,7 @@ class ShmTransport final : public Transport {
  public:
   std::string_view name() const override { return "shm"; }
   std::optional<Bytes> attach(const memory::Region& region) override;
-  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) override;
+  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 };
 
 }  // namespace moontide::transport

@@ -46,14 +46,11 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
   }
 
   std::string_view name() const override { return "sim"; }
-  Facts facts() const override {
-    return {.synchronous = false, .reads = true, .writes = false, .latency_us = 5, .bytes_per_us = 5000};
-  }
   void start(std::move_only_function<void(Result<>)> ready) override { ready({}); }
   bool reaches(const RemoteRegion& remote, Op op) const override {
     return op == Op::kRead && remote.key(name()) != nullptr;
   }
-  size_t room() const override {
+  size_t room(bool) const override {
     const size_t most = hub_.faults().outstanding_max;
     return reads_.size() < most ? most - reads_.size() : 0;
   }
@@ -192,7 +189,7 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
 
 std::optional<Bytes> SimTransport::attach(const memory::Region&) { return wire::encode(SimKey{number_}); }
 
-Result<std::shared_ptr<Endpoint>> SimTransport::connect(LinkContext& link) {
+Result<std::shared_ptr<Endpoint>> SimTransport::connect(LinkContext& link, uint32_t) {
   if (link.same_instance()) return fail(Code::kUnsupported, "its own process");
   return std::make_shared<SimEndpoint>(hub_, process_);
 }

@@ -19,7 +19,7 @@ class SimTransport final : public Transport {
   std::string_view name() const override { return "sim"; }
   std::optional<Bytes> attach(const memory::Region& region) override;
   bool same_host_only() const override { return false; }
-  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) override;
+  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 
  private:
   SimHub& hub_;

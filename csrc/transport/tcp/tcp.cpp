@@ -11,54 +11,70 @@
 namespace moontide::transport {
 namespace {
 
-constexpr size_t kSlicesMax = 64;       // posted and not answered, all streams together
+constexpr size_t kSlicesMax = 64;       // posted and not answered, of urgent ones and of the others
 constexpr size_t kFencedIdsMax = 1024;  // remembered for streams that were fenced before they arrived
 constexpr size_t kStreamsMax = 64;
+// Urgent slices have a stream of their own, so that no bulk is before them in a socket; its id says so.
+constexpr uint64_t kUrgentStream = uint64_t{1} << 63;
 
 class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
  public:
-  TcpEndpoint(LinkContext& link, uint32_t streams) : link_(link), streams_wanted_(streams) {}
+  TcpEndpoint(LinkContext& link, uint32_t rail, uint32_t streams)
+      : link_(link),
+        rail_(rail),
+        name_(rail == 0 ? "tcp" : "tcp." + std::to_string(rail)),
+        streams_wanted_{streams, 1} {}
 
-  std::string_view name() const override { return "tcp"; }
-  Facts facts() const override { return {.latency_us = 25, .bytes_per_us = 3000}; }
+  std::string_view name() const override { return name_; }
+  std::string_view transport() const override { return "tcp"; }
   void start(std::move_only_function<void(Result<>)> ready) override { ready({}); }
-  bool reaches(const RemoteRegion& remote, Op) const override { return remote.key(name()) != nullptr; }
-  size_t room() const override {
-    size_t used = pending_.size() + waiting_.size();
-    return used < kSlicesMax ? kSlicesMax - used : 0;
-  }
+  bool reaches(const RemoteRegion& remote, Op) const override { return remote.key(transport()) != nullptr; }
+  size_t room(bool urgent) const override { return used_[urgent] < kSlicesMax ? kSlicesMax - used_[urgent] : 0; }
 
   void post(Slice& slice) override {
     slice.endpoint = this;
     slice.tag = next_tag_++;
-    if (streams_.empty()) {
-      waiting_.push_back(&slice);
-      want_streams();
-    } else {
-      send(slice);
-    }
+    ++used_[slice.urgent];
+    if (has_stream(slice.urgent)) return send(slice);
+    waiting_.push_back(&slice);
+    want_streams(slice.urgent);
   }
 
   void cancel(Slice& slice) override {
     if (auto at = std::ranges::find(waiting_, &slice); at != waiting_.end()) {
       waiting_.erase(at);
-      slice.owner->completed(slice, fail(Code::kCanceled, ""));
-      return;
+      return complete(slice, fail(Code::kCanceled, ""));
     }
     auto found = pending_.find(slice.tag);
     if (found == pending_.end() || found->second.slice != &slice) return;
     if (slice.op == Op::kRead) {
       // the answer, also one that is arriving now, goes into scratch from here on (DataStream::want)
       forget(found);
-      slice.owner->completed(slice, fail(Code::kCanceled, ""));
+      complete(slice, fail(Code::kCanceled, ""));
     } else if (tcp::DataStream* stream = found->second.stream) {
       // bytes of it may be in the socket already: give the stream up and have the owner drop it
       reset(*stream, {Code::kUnavailable, "a write on the same stream was canceled"}, slice.tag);
     }
   }
 
-  void message(Bytes, std::vector<io::Fd>) override {  // the twin has something to send and may not open streams itself
-    if (link_.initiator()) want_streams();
+  void reset(const Error& cause) override {
+    fail_waiting(cause);
+    while (!streams_.empty()) reset(*streams_.front(), cause);
+  }
+
+  void revive(std::move_only_function<void(Result<>)> working) override {
+    if (reviving_) std::exchange(reviving_, {})(fail(Code::kCanceled, "tried again"));
+    reviving_ = std::move(working);
+    if (link_.initiator()) {
+      open_stream(false);
+    } else {
+      want_streams(false);
+    }
+  }
+
+  // The twin has something to send and may not open streams itself.
+  void message(Bytes payload, std::vector<io::Fd>) override {
+    if (link_.initiator() && payload.size() == 1) want_streams(payload[0] != std::byte{0});
   }
 
   void accepted(uint64_t id, std::unique_ptr<io::Stream> stream) override {
@@ -80,7 +96,7 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   bool retire(const Error& cause) override {
     closed_ = true;
     streams_.clear();  // nothing lands here or is read here any more
-    for (Slice* slice : std::exchange(waiting_, {})) slice->owner->completed(*slice, std::unexpected(cause));
+    for (Slice* slice : std::exchange(waiting_, {})) complete(*slice, std::unexpected(cause));
     std::vector<uint64_t> reads;
     for (auto& [tag, entry] : pending_) {
       entry.stream = nullptr;
@@ -96,8 +112,8 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
     streams_.clear();  // nothing lands or is read any more
     auto waiting = std::exchange(waiting_, {});
     auto pending = std::exchange(pending_, {});
-    for (Slice* slice : waiting) slice->owner->completed(*slice, std::unexpected(cause));
-    for (auto& [tag, entry] : pending) entry.slice->owner->completed(*entry.slice, std::unexpected(cause));
+    for (Slice* slice : waiting) complete(*slice, std::unexpected(cause));
+    for (auto& [tag, entry] : pending) complete(*entry.slice, std::unexpected(cause));
   }
 
  private:
@@ -111,39 +127,52 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
 
   // --- streams ---
 
-  void want_streams() {
+  bool has_stream(bool urgent) const {
+    return std::ranges::any_of(streams_, [&](const auto& stream) { return is_urgent(*stream) == urgent; });
+  }
+  static bool is_urgent(const tcp::DataStream& stream) { return (stream.id() & kUrgentStream) != 0; }
+
+  void want_streams(bool urgent) {
     if (!link_.initiator()) {
-      link_.send(name(), {}, {});  // asked again with each slice: asking is cheap, and an attempt may have failed
+      // asked again with each slice: asking is cheap, and an attempt may have failed
+      link_.send(name(), Bytes(1, std::byte{urgent}), {});
       return;
     }
-    while (streams_.size() + opening_ < streams_wanted_) {
-      ++opening_;
-      uint64_t id = next_stream_id_++;
-      link_.open_stream(name(), id,
-                        [this, alive = std::weak_ptr<bool>(alive_), id](Result<std::unique_ptr<io::Stream>> stream) {
-                          if (alive.expired() || closed_) return;
-                          --opening_;
-                          if (stream) {
-                            add(id, std::move(*stream));
-                          } else if (streams_.empty() && opening_ == 0) {
-                            fail_waiting(stream.error());
-                          }
-                        });
-    }
+    size_t there = std::ranges::count_if(streams_, [&](const auto& s) { return is_urgent(*s) == urgent; });
+    for (size_t i = there + opening_[urgent]; i < streams_wanted_[urgent]; ++i) open_stream(urgent);
+  }
+
+  void open_stream(bool urgent) {
+    ++opening_[urgent];
+    uint64_t id = next_stream_id_++ | (urgent ? kUrgentStream : 0);
+    auto opened = [this, alive = std::weak_ptr<bool>(alive_), id, urgent](Result<std::unique_ptr<io::Stream>> stream) {
+      if (alive.expired() || closed_) return;
+      --opening_[urgent];
+      if (stream) return add(id, std::move(*stream));
+      if (!urgent && reviving_) std::exchange(reviving_, {})(std::unexpected(stream.error()));
+      if (!has_stream(urgent) && opening_[urgent] == 0) fail_waiting(stream.error());
+    };
+    link_.open_stream(name(), rail_, id, std::move(opened));
   }
 
   void add(uint64_t id, std::unique_ptr<io::Stream> stream) {
     streams_.push_back(
         std::make_unique<tcp::DataStream>(id, std::move(stream), static_cast<tcp::DataStreamOwner&>(*this)));
     streams_.back()->start();
-    auto waiting = std::exchange(waiting_, {});
-    for (Slice* slice : waiting) send(*slice);
+    if (reviving_) std::exchange(reviving_, {})({});
+    for (Slice* slice : std::exchange(waiting_, {})) {
+      if (has_stream(slice->urgent)) {
+        send(*slice);
+      } else {
+        waiting_.push_back(slice);
+      }
+    }
   }
 
   void fail_waiting(const Error& cause) {
     auto waiting = std::exchange(waiting_, {});
     for (Slice* slice : waiting) {
-      slice->owner->completed(*slice, fail(Code::kUnavailable, "no data stream: " + cause.text()));
+      complete(*slice, fail(Code::kUnavailable, "no data stream: " + cause.text()));
     }
   }
 
@@ -173,7 +202,8 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   // --- slices ---
 
   void send(Slice& slice) {
-    auto& stream = **std::ranges::min_element(streams_, {}, [](const auto& s) { return s->outstanding; });
+    auto load = [&](const auto& s) { return std::pair(is_urgent(*s) != slice.urgent, s->outstanding); };
+    auto& stream = **std::ranges::min_element(streams_, {}, load);
     pending_.emplace(slice.tag, Pending{&slice, &stream});
     stream.outstanding += slice.length + 1;
     if (slice.op == Op::kRead) {
@@ -193,6 +223,11 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
     if (found == pending_.end()) return;
     Slice& slice = *found->second.slice;
     forget(found);
+    complete(slice, std::move(outcome));
+  }
+
+  void complete(Slice& slice, Result<> outcome) {
+    --used_[slice.urgent];
     slice.owner->completed(slice, std::move(outcome));
   }
 
@@ -237,7 +272,12 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   }
 
   LinkContext& link_;
-  uint32_t streams_wanted_;
+  const uint32_t rail_;
+  const std::string name_;
+  // Of these, the second counts what is urgent.
+  const size_t streams_wanted_[2];
+  size_t opening_[2] = {0, 0};
+  size_t used_[2] = {0, 0};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<tcp::DataStream>> streams_;
   std::deque<Slice*> waiting_;
@@ -245,14 +285,14 @@ class TcpEndpoint final : public Endpoint, private tcp::DataStreamOwner {
   std::set<uint64_t> fenced_;
   uint64_t next_tag_ = 1;
   uint64_t next_stream_id_ = 1;
-  uint32_t opening_ = 0;
+  std::move_only_function<void(Result<>)> reviving_;
   bool closed_ = false;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<Endpoint>> TcpTransport::connect(LinkContext& link) {
-  return std::make_shared<TcpEndpoint>(link, streams_);
+Result<std::shared_ptr<Endpoint>> TcpTransport::connect(LinkContext& link, uint32_t rail) {
+  return std::make_shared<TcpEndpoint>(link, rail, streams_);
 }
 
 }  // namespace moontide::transport

@@ -13,7 +13,8 @@ class TcpTransport final : public Transport {
   std::string_view name() const override { return "tcp"; }
   std::optional<Bytes> attach(const memory::Region&) override { return Bytes{}; }
   bool same_host_only() const override { return false; }
-  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link) override;
+  bool per_rail() const override { return true; }
+  Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t rail) override;
 
  private:
   uint32_t streams_;
