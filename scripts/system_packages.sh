@@ -28,6 +28,10 @@ case $purpose in
     need ccache command -v ccache
     need doctest-dev test -e /usr/include/doctest/doctest.h
     ;;&
+  test)
+    need etcd-server command -v etcd
+    need redis-server command -v redis-server
+    ;;&
   test | demo | bench) need libnuma1 has_library libnuma.so.1 ;;&
   bench)
     need libibverbs1 has_library libibverbs.so.1
