@@ -23,7 +23,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Config", "describe", "load_config", "load_with_sources", "parse_duration", "parse_size", "show"]
+__all__ = [
+    "Config",
+    "describe",
+    "load_config",
+    "load_with_sources",
+    "parse_duration",
+    "parse_size",
+    "proxy_variables",
+    "show",
+]
 
 _KIB = 1024
 _SIZE_UNITS = {
@@ -45,6 +54,7 @@ _DIRECTORY = re.compile(
     r"(?:(?:http|etcd)://(?P<plain>[^\s/@?#]+)/?|redis://(?:[^\s/@?#]*@)?(?P<redis>[^\s/@?#]+)(?:/[0-9]{0,5})?)"
 )
 _PASSWORD = re.compile(r"(?<=//)[^/@]*@")
+_PROXY = re.compile(r"(?:http|https|all|no)_proxy")
 _INPROC = re.compile(r"inproc:[^\s]+")
 # A Kubernetes service called "moontide..." puts such variables into every pod; they are no options of ours.
 _SERVICE_LINK = re.compile(r"(_|^)(SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$")
@@ -231,6 +241,12 @@ def describe(option: str) -> tuple[str, str]:
 def show(option: str, value: object) -> str:
     """The value as text that the option's own parser takes."""
     return _KINDS[option].show(value)
+
+
+def proxy_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the environment says about proxies, for `moontide doctor`; nothing of Moontide goes by it."""
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in sorted(environ.items()) if _PROXY.fullmatch(name.lower()) and value}
 
 
 def _unknown(option: str, where: str) -> Invalid:
