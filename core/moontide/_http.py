@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -10,7 +12,9 @@ from aiohttp import web
 from moontide._addresses import is_loopback, join_address, split_address
 from moontide.errors import Denied, Unavailable
 
-__all__ = ["HttpListener"]
+__all__ = ["HttpListener", "HttpThread"]
+
+_BODY_BYTES_MAX = 16 << 10
 
 
 class _Refused(asyncio.Protocol):
@@ -91,3 +95,33 @@ class HttpListener:
                 elif connection.transport is not None or since > now - 1:  # there, or about to be
                     continue
                 del self._since[connection]
+
+
+class HttpThread:
+    """One application made of several sets of routes, served in a thread of its own until `close`.
+
+    For processes that have no event loop. Bodies have 16 KiB at most. Errors of `HttpListener.start`.
+    """
+
+    def __init__(self, listen: str, *route_sets: Iterable[web.RouteDef]) -> None:
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        for routes in route_sets:
+            app.add_routes(routes)
+        self._listener = HttpListener(app)
+        self._loop = asyncio.new_event_loop()
+        try:
+            self.address = self._loop.run_until_complete(self._listener.start(listen))
+        except BaseException:
+            self._loop.close()
+            raise
+        self._thread = threading.Thread(target=self._loop.run_forever, name="moontide-http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the connections and the thread. Idempotent."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._listener.close())
+        self._loop.close()

@@ -201,6 +201,34 @@ async def test_odd_requests_are_answered_and_change_nothing(
         assert len(service.table) == 0
 
 
+async def test_the_dead_are_counted_out() -> None:
+    clock = Clock()
+    service = SegmentService(clock.table())
+    async with served(service) as address, aiohttp.ClientSession() as session:
+        directory = HttpDirectory(address, timeout=5)
+        for number in range(100):
+            await directory.publish(offer(f"dead-{number}"), 5)
+        alive = await directory.publish(offer("alive"), 50)
+        with pytest.raises(NotFound):
+            await directory.lookup("nobody")
+        with pytest.raises(Stale):
+            await directory.publish(offer("alive", B, epoch=1), 50)
+        assert service.counts() | {"bytes": 0} == {
+            "segments": 101,
+            "bytes": 0,
+            "expired": 0,
+            "requests": 103,
+            "refused": 1,
+        }
+        clock.now += 6
+        assert await directory.list() == [alive]
+        async with session.get(f"http://{address}/v1/directory") as answer:
+            counts = await answer.json()
+        assert (counts["segments"], counts["expired"], counts["requests"]) == (1, 100, 105)
+        assert 0 < counts["bytes"] < 1000
+        await directory.close()
+
+
 async def test_a_full_table_is_no_space() -> None:
     service = SegmentService(Clock().table(count_max=1))
     async with served(service) as address:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import click
@@ -15,41 +13,26 @@ from moontide.config import Config
 
 __all__ = ["master"]
 
-_BODY_BYTES_MAX = 16 << 10
-
 
 @contextlib.contextmanager
-def _http(listen: str | None) -> Iterator[str]:
-    """Serves HTTP in a thread of its own meanwhile; what the announcement says about it."""
+def _directory(listen: str | None) -> Iterator[str]:
+    """Serves the directory while the block runs; yields what to add to the line of the address."""
     if listen is None:
         yield ""
         return
-    from aiohttp import web
-
-    from moontide._http import HttpListener
+    from moontide._http import HttpThread
     from moontide.directory.server import SegmentService
 
-    app = web.Application(client_max_size=_BODY_BYTES_MAX)
-    app.add_routes(SegmentService().routes())
-    listener = HttpListener(app)
-    loop = asyncio.new_event_loop()
+    server = HttpThread(listen, SegmentService().routes())
     try:
-        address = loop.run_until_complete(listener.start(listen))
-        thread = threading.Thread(target=loop.run_forever, name="moontide-http", daemon=True)
-        thread.start()
-        try:
-            yield f", directory http://{address}"
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.run_until_complete(listener.close())
+        yield f", http://{server.address}"
     finally:
-        loop.close()
+        server.close()
 
 
 @click.command()
 @config_options(
-    "listen", "lease", "http_listen", "log_level", listen="HOST:PORT", lease="TIME", http_listen="HOST:PORT"
+    "listen", "http_listen", "lease", "log_level", listen="HOST:PORT", http_listen="HOST:PORT", lease="TIME"
 )
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
@@ -61,7 +44,7 @@ def master(config: Config) -> None:
     from moontide._core import Master
 
     set_up_logging(config)
-    with _http(config.http_listen) as http:
+    with _directory(config.http_listen) as http:
         server = Master(config.listen, config.lease)
         try:
             serve_until_signal(f"moontide master at {server.address}, term {server.term}{http}")

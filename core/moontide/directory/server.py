@@ -4,6 +4,7 @@ PUT    /v1/segments/NAME  {"address", "instance", "epoch", "ttl"}  → the recor
 GET    /v1/segments/NAME                                            → the record
 DELETE /v1/segments/NAME?instance=ID                                → {"withdrawn": true or false}
 GET    /v1/segments?prefix=&start_after=&limit=                     → {"segments": [...]}
+GET    /v1/directory                                                → counts, see `SegmentService.counts`
 
 Errors are {"error": {"code", "number", "message"}} with the codes of `moontide.errors`.
 """
@@ -58,6 +59,7 @@ class SegmentService:
         self.table = SegmentTable(time.monotonic, lambda: time.time_ns() // 1000) if table is None else table
         self._rate, self._burst, self._clock = rate, burst, clock
         self._tokens, self._filled = burst, clock()
+        self._requests = self._refused = 0
 
     def routes(self) -> list[web.RouteDef]:
         """To be added to an application."""
@@ -66,7 +68,21 @@ class SegmentService:
             web.get("/v1/segments/{name:.+}", self._answer(self._lookup)),
             web.delete("/v1/segments/{name:.+}", self._answer(self._withdraw)),
             web.get("/v1/segments", self._answer(self._list)),
+            web.get("/v1/directory", self._answer(self._counts)),
         ]
+
+    def counts(self) -> dict[str, int]:
+        """`segments` and `bytes` as they are now; since the start: `requests`, those `refused`, and `expired` records.
+
+        In the event loop's thread.
+        """
+        return {
+            "segments": len(self.table),
+            "bytes": self.table.nbytes,
+            "expired": self.table.expired,
+            "requests": self._requests,
+            "refused": self._refused,
+        }
 
     async def _publish(self, request: web.Request) -> object:
         try:
@@ -91,14 +107,19 @@ class SegmentService:
         found = self.table.list(request.query.get("prefix", ""), request.query.get("start_after", ""), int(text))
         return {"segments": found}
 
+    async def _counts(self, request: web.Request) -> object:
+        return self.counts()
+
     def _answer(self, handler: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
+            self._requests += 1
             try:
                 self._spend()
                 body, status = await handler(request), 200
             except errors.MoontideError as error:
                 body = {"error": {"code": error.code, "number": error.number, "message": error.message}}
                 status = _STATUS.get(type(error), 500)
+                self._refused += not isinstance(error, errors.NotFound)
             return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
 
         return answer

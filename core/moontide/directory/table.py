@@ -35,6 +35,8 @@ class SegmentTable:
         self.count_max = count_max
         self.bytes_max = bytes_max
         self.nbytes = 0
+        self.expired = 0
+        """Records whose time was over, since the start."""
         self._entries: dict[str, tuple[Record, float]] = {}
         self._names: list[str] = []  # sorted
         self._ends: list[tuple[float, str]] = []  # a heap; entries that were renewed are found out when they come up
@@ -111,6 +113,7 @@ class SegmentTable:
                 continue
             if entry[1] <= now:
                 self._remove(name)
+                self.expired += 1
             else:
                 heapq.heappush(self._ends, (entry[1], name))
 
