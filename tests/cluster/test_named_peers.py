@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import subprocess
+import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +235,48 @@ def test_close_withdraws_and_ends_what_waits(master: DirectoryServer) -> None:
     master.go_on()
     wait_for(lambda: not names.list("decode"), 20, "the end of the record that was left behind")
     names.close()
+
+
+EXITS = """
+import sys
+import moontide
+engine = moontide.Engine(config=moontide.load_config({"directory": sys.argv[1], "directory_ttl": "2s"}, environ={}))
+print(engine.publish("decode").record.epoch, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_process_that_just_ends_leaves_well(server: DirectoryServer, hangs: bool) -> None:
+    names = Names(server.url, timeout=5)
+    process = subprocess.Popen(
+        [sys.executable, "-c", EXITS, server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    epoch = int(process.stdout.readline())
+    assert names.lookup("decode").epoch == epoch
+    if hangs:
+        server.stop()
+    process.stdin.close()
+    assert process.wait(20) == 0
+    assert process.stderr.read() == b""
+    for pipe in (process.stdout, process.stderr):
+        pipe.close()
+    if hangs:
+        server.go_on()
+        wait_for(lambda: not names.list("decode"), 30, "the end of the record that was left behind")
+    else:
+        assert names.list("decode") == []
+    names.close()
+
+
+def test_renewal_costs_next_to_nothing(master: DirectoryServer) -> None:
+    with engine(master, directory_ttl="1s") as one:
+        publication = one.publish("decode")
+        began = time.process_time()
+        threading.Event().wait(3)
+        assert time.process_time() - began < 0.15
+        assert publication.state == "live"
 
 
 def test_a_forked_child_has_no_directory(master: DirectoryServer) -> None:

@@ -125,11 +125,12 @@ class Names:
     async def _leave(self, directory: Directory) -> None:
         leaving = [asyncio.ensure_future(publication.withdraw()) for publication in self._publications.values()]
         if leaving:
-            done, _ = await asyncio.wait(leaving, timeout=_CLOSE_SECONDS)
-            for task in done:
-                error = task.exception()
-                if error is not None:
-                    logger.info("a segment was not withdrawn and ends by itself: %s", error)
+            _, late = await asyncio.wait(leaving, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            for outcome in await asyncio.gather(*leaving, return_exceptions=True):
+                if outcome is not None:
+                    logger.info("a segment was not withdrawn and ends by itself: %r", outcome)
         await directory.close()
 
     async def _publish(self, record: Record, ttl: float) -> Publication:
