@@ -62,13 +62,15 @@ class RedisDirectory(Directory):
         self.url = f"redis://{join_address(host, port)}{parts.path}"
         self.local = is_loopback(host)
         self._timeout = timeout
-        self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
+        self._pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
+            max_connections=16,
+            timeout=timeout,  # for a free one
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
-            max_connections=16,
         )
+        self._redis = redis.asyncio.Redis(connection_pool=self._pool)
         self._publish = self._redis.register_script(_PUBLISH)
         self._withdraw = self._redis.register_script(_WITHDRAW)
 
@@ -101,7 +103,7 @@ class RedisDirectory(Directory):
 
     async def close(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError):
-            await self._redis.aclose()
+            await self._pool.disconnect()
 
     async def _keys(self, prefix: str) -> set[str]:
         found: set[str] = set()  # no character of a prefix has a meaning in the patterns of Redis
