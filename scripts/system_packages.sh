@@ -28,6 +28,10 @@ case $purpose in
     need ccache command -v ccache
     need doctest-dev test -e /usr/include/doctest/doctest.h
     ;;&
+  test)
+    need etcd-server command -v etcd
+    need redis-server command -v redis-server
+    ;;&
   test | demo | bench) need libnuma1 has_library libnuma.so.1 ;;&
   bench)
     need libibverbs1 has_library libibverbs.so.1
@@ -52,6 +56,13 @@ if [ "$(id -u)" != 0 ]; then
   fi
 fi
 echo "installing: ${missing[*]}"
+# Tests start etcd and Redis themselves: as services of the system they are not wanted.
+policy=/usr/sbin/policy-rc.d
+if [ "$purpose" = test ] && [ ! -e $policy ]; then
+  trap '"${as_root[@]}" rm -f $policy' EXIT
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+  "${as_root[@]}" chmod 755 $policy
+fi
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -q
 "${as_root[@]}" $line

@@ -23,7 +23,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Config", "describe", "load_config", "load_with_sources", "parse_duration", "parse_size", "show"]
+__all__ = [
+    "Config",
+    "describe",
+    "load_config",
+    "load_with_sources",
+    "parse_duration",
+    "parse_size",
+    "proxy_variables",
+    "show",
+]
 
 _KIB = 1024
 _SIZE_UNITS = {
@@ -41,6 +50,11 @@ _SIZE_UNITS = {
 _TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _ADDRESS = re.compile(r"(?:(?P<bracketed>\[[0-9A-Fa-f:.]+\])|(?P<host>[^\s:\[\]]+)):(?P<port>[0-9]{1,5})")
+_DIRECTORY = re.compile(
+    r"(?:(?:http|etcd)://(?P<plain>[^\s/@?#]+)/?|redis://(?:[^\s/@?#]*@)?(?P<redis>[^\s/@?#]+)(?:/[0-9]{0,5})?)"
+)
+_PASSWORD = re.compile(r"(?<=//)[^/@]*@")
+_PROXY = re.compile(r"(?:http|https|all|no)_proxy")
 _INPROC = re.compile(r"inproc:[^\s]+")
 # A Kubernetes service called "moontide..." puts such variables into every pod; they are no options of ours.
 _SERVICE_LINK = re.compile(r"(_|^)(SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$")
@@ -67,6 +81,10 @@ def parse_duration(value: object, *, option: str = "duration") -> float:
     if match is None or (match[2] or "s") not in _TIME_UNITS:
         raise Invalid(f"{option} = {value!r}: not a duration; write for example 2s, 200ms or a number of seconds")
     return float(match[1]) * _TIME_UNITS[match[2] or "s"]
+
+
+def _hide_password(url: str) -> str:
+    return _PASSWORD.sub("***@", url)
 
 
 class _Kind:
@@ -122,6 +140,20 @@ class _Addresses(_Address):
     def show(self, value: object) -> str:
         assert isinstance(value, tuple)
         return ",".join(value)
+
+
+class _Directory(_Kind):
+    def allowed(self) -> str:
+        return "direct, http://HOST:PORT, etcd://HOST:PORT, redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]"
+
+    def parse(self, option: str, value: object) -> object:
+        if isinstance(value, str) and (value == "direct" or _DIRECTORY.fullmatch(value)):
+            return value
+        shown = _hide_password(value) if isinstance(value, str) else value
+        raise Invalid(f"{option} = {shown!r}: no directory; allowed: {self.allowed()}")
+
+    def show(self, value: object) -> str:
+        return _hide_password(str(value))
 
 
 class _Choice(_Kind):
@@ -192,6 +224,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     listen: Annotated[str, _Address("where this process listens; port 0 takes a free one")] = "127.0.0.1:0"
     master: Annotated[str | None, _OptionalAddress("the pool's master; empty: no pool, or an embedded one")] = None
     lend: Annotated[int, _Size("memory that this process lends to the pool", 0, _KIB**5)] = 0
+    directory: Annotated[str, _Directory("where segment names are looked up; direct: they are addresses")] = "direct"
+    directory_ttl: Annotated[float, _Duration("a published name that is not renewed for so long is gone", 1, 3600)] = 10
+    http_listen: Annotated[
+        str | None, _OptionalAddress("where the master serves the directory by HTTP; empty: it does not")
+    ] = None
     log_level: Annotated[str, _Choice("what is logged", "debug", "info", "warning", "error")] = "info"
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2
@@ -224,6 +261,12 @@ def describe(option: str) -> tuple[str, str]:
 def show(option: str, value: object) -> str:
     """The value as text that the option's own parser takes."""
     return _KINDS[option].show(value)
+
+
+def proxy_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the environment says about proxies, for `moontide doctor`; nothing of Moontide goes by it."""
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in sorted(environ.items()) if _PROXY.fullmatch(name.lower()) and value}
 
 
 def _unknown(option: str, where: str) -> Invalid:

@@ -7,20 +7,24 @@ those that wait release the interpreter lock. Errors are those of `moontide.erro
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
 from collections.abc import Generator, Iterable
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from moontide import _core
+from moontide._operation import Operation
 from moontide._waiting import completion
 from moontide.config import Config, load_config
-from moontide.errors import Invalid, MoontideError, NotFound, TimedOut
+from moontide.errors import Closed, Invalid, MoontideError, NotFound, TimedOut
+
+if TYPE_CHECKING:
+    from moontide.directory import Names, Publication
 
 __all__ = ["Arena", "Engine", "Entry", "Operation", "Peer", "Prepared", "Region", "RemoteRegion", "Transfer"]
 
 RemoteRegion = _core.RemoteRegion
-T = TypeVar("T")
 
 Local = Union[int, "Region", "Arena", tuple[Any, int], Any]
 """Local memory: an address, a region or arena (from its start), (region, offset), or a buffer inside a region."""
@@ -58,54 +62,6 @@ def _memory_range(buffer: object, *, writable: bool = False) -> tuple[int, int, 
     if not view.c_contiguous:
         raise Invalid("the buffer is not contiguous")
     return _core.buffer_address(view), view.nbytes, view
-
-
-def _waited_for(operation: _core.Operation, timeout: float | None) -> None:
-    try:
-        operation.wait(timeout)
-    except MoontideError:
-        if not operation.done:
-            raise
-
-
-class Operation(Generic[T]):
-    """Something under way with a result: `wait`, poll `done`, or ``await`` it."""
-
-    def __init__(self, native: _core.Operation | _core.Batch, convert: Any = None) -> None:
-        self._native = native
-        self._convert = convert
-
-    @property
-    def done(self) -> bool:
-        """True once the result is there."""
-        return self._native.done
-
-    @property
-    def quiet(self) -> bool:
-        """True once it touches no memory of the caller any more."""
-        return self._native.quiet if isinstance(self._native, _core.Batch) else self._native.done
-
-    def wait_quiet(self, timeout: float | None = None) -> None:
-        """Waits until `quiet`, whatever the outcome."""
-        if isinstance(self._native, _core.Batch):
-            self._native.quieted().wait(timeout)
-        else:
-            _waited_for(self._native, timeout)
-
-    def cancel(self) -> None:
-        """Ends a batch with Canceled for what is not done; other operations have their own deadline and go on."""
-        if isinstance(self._native, _core.Batch):
-            self._native.cancel()
-
-    def wait(self, timeout: float | None = None) -> T:
-        """The result, or its error. TimedOut when it is not there after `timeout` seconds; it goes on then."""
-        value: Any = self._native.wait(timeout)
-        result: T = self._convert(value) if self._convert is not None else value
-        return result
-
-    def __await__(self) -> Generator[Any, None, T]:
-        yield from completion(self._native)
-        return self.wait(0)
 
 
 class Region:
@@ -333,6 +289,8 @@ class Engine:
         )
         self._kept: dict[int, object] = {}
         self._leaving: dict[int, _core.Operation] = {}  # regions withdrawn and not quiet
+        self._names: Names | None = None
+        self._names_lock = threading.Lock()
         _open_engines.add(self)
         self.address: str = self._runtime.address
         self.instance_id: str = self._runtime.instance_id
@@ -383,14 +341,48 @@ class Engine:
 
     # --- peers ---
 
+    def publish(self, name: str, *, advertise: str | None = None, ttl: float | None = None) -> Publication:
+        """Tells the directory of the configuration that `name` is this engine, until `close`; waits for its answer.
+
+        `advertise`: the address to tell, where it is not the one the engine listens at. The name is taken from whoever
+        had it; that one's `Publication` becomes "superseded". Errors of `moontide.directory.Directory.publish`.
+        """
+        from moontide._naming import advertised
+
+        names = self._directory()
+        address = advertised(self.address, advertise, local_directory=names.directory().local)
+        return names.publish(name, address, self.instance_id, ttl=self.config.directory_ttl if ttl is None else ttl)
+
+    def _directory(self) -> Names:
+        from moontide.directory import Names
+
+        with self._names_lock:
+            if self.closed:
+                raise Closed("the engine is closed")
+            if self._names is None:
+                self._names = Names(self.config.directory, timeout=self.config.connect_timeout)
+            return self._names
+
+    def _open_address(self, address: str, timeout: float | None) -> Operation[Peer]:
+        return Operation(self._runtime.open(address, timeout), lambda link: Peer(link, self))
+
     def open_async(self, address: str, *, timeout: float | None = None) -> Operation[Peer]:
         """As `open`, without waiting."""
-        return Operation(self._runtime.open(address, timeout), lambda link: Peer(link, self))
+        name = address.removeprefix("segment:")
+        if name == address and ":" in address:
+            return self._open_address(address, timeout)
+        from moontide._naming import NamedOpen, open_named
+
+        seconds = self.config.connect_timeout if timeout is None else timeout
+        names = self._directory()
+        return NamedOpen(names.submit(open_named(names, name, seconds, self._open_address)))
 
     def open(self, address: str, *, timeout: float | None = None) -> Peer:
         """A link to the engine that listens at "host:port"; the same one while it is open.
 
-        Unavailable (refused), TimedOut, Incompatible (both values), Denied (not a loopback address).
+        A name without a colon, or anything after "segment:", is looked up in the directory of the configuration.
+        Unavailable (refused), TimedOut, Incompatible (both values), Denied (not a loopback address); with a name also
+        NotFound, and Stale: the record is about another instance than the one that answers at its address.
         """
         return self.open_async(address, timeout=timeout).wait(timeout)
 
@@ -456,7 +448,11 @@ class Engine:
         return self._runtime.closed
 
     def close(self) -> None:
-        """Ends everything: links, transfers, the thread. Idempotent."""
+        """Ends everything: published names, links, transfers, the threads. Idempotent."""
+        with self._names_lock:
+            names, self._names = self._names, None
+        if names is not None:
+            names.close()
         self._runtime.close()
         self._kept.clear()
 

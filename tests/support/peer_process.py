@@ -17,8 +17,16 @@ SIZE = 8 << 20
 class Peer:
     """Starts `python -m support.peer_process`; `ask` sends a command and returns the answer."""
 
-    def __init__(self, *, local_reads: str = "auto", listen: str = "127.0.0.1:0", size: int = SIZE) -> None:
-        options = msgspec.json.encode({"local_reads": local_reads, "listen": listen, "size": size}).decode()
+    def __init__(
+        self,
+        *,
+        local_reads: str = "auto",
+        listen: str = "127.0.0.1:0",
+        size: int = SIZE,
+        directory: str = "direct",
+    ) -> None:
+        flags = {"local_reads": local_reads, "listen": listen, "directory": directory}
+        options = msgspec.json.encode({"flags": flags, "size": size}).decode()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.peer_process", options],
             stdin=subprocess.PIPE,
@@ -73,14 +81,14 @@ class _Commands:
         import moontide
 
         config = moontide.load_config(
-            {"local_reads": options["local_reads"], "listen": options["listen"], "progress_timeout": "500ms"},
-            environ={},
+            {**options["flags"], "progress_timeout": "500ms", "directory_ttl": "2s"}, environ={}
         )
         self.engine = moontide.Engine(config=config)
         self.heap = bytearray(options["size"])
         self.heap_region = self.engine.register(self.heap, name="heap", writable=True)
         self.arena = self.engine.allocate(options["size"], name="arena", writable=True)
         self.peer: Any = None
+        self.publication: Any = None
 
     def fill(self, region: str, seed: int) -> str:
         memory = self._memory(region)
@@ -104,6 +112,17 @@ class _Commands:
 
     def open(self, address: str) -> None:
         self.peer = self.engine.open(address, timeout=10)
+
+    def publish(self, name: str) -> int:
+        """The epoch of the claim."""
+        self.publication = self.engine.publish(name)
+        return self.publication.record.epoch
+
+    def state(self) -> str:
+        return self.publication.state
+
+    def close_engine(self) -> None:
+        self.engine.close()
 
     def claim(self, hold_id: str) -> str:
         return self.peer.claim(hold_id.encode(), timeout=5).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -30,3 +30,13 @@ async def wait_for_async(condition: Callable[[], T], seconds: float = 10, what: 
             raise AssertionError(f"{what} did not hold within {seconds:g} s")
         await asyncio.sleep(0.005)
     return value
+
+
+async def wait_for_answer(question: Callable[[], Awaitable[T]], seconds: float = 10, what: str = "the answer") -> T:
+    """Asks over and over until the answer is true."""
+    deadline = time.monotonic() + seconds
+    while not (answer := await question()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come within {seconds:g} s")
+        await asyncio.sleep(0.02)
+    return answer

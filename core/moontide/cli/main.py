@@ -13,6 +13,7 @@ from moontide.errors import MoontideError
 _COMMANDS = {
     "bench": ("moontide.cli.bench", "Measure transfers on this machine."),
     "config": ("moontide.cli.config", "Print the effective configuration and where each value comes from."),
+    "doctor": ("moontide.cli.doctor", "Look for what keeps Moontide from working well here, and say what to do."),
     "master": ("moontide.cli.master", "Run the pool's master."),
     "node": ("moontide.cli.node", "Lend memory of this machine to the pool."),
     "router": ("moontide.cli.router", "Send requests to prefill and decode servers."),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import click
 
 from moontide.cli.options import config_options, set_up_logging
@@ -11,18 +14,39 @@ from moontide.config import Config
 __all__ = ["master"]
 
 
+@contextlib.contextmanager
+def _directory(listen: str | None) -> Iterator[str]:
+    """Serves the directory while the block runs; yields what to add to the line of the address."""
+    if listen is None:
+        yield ""
+        return
+    from moontide._http import HttpThread
+    from moontide.directory.server import SegmentService
+
+    server = HttpThread(listen, SegmentService().routes())
+    try:
+        yield f", http://{server.address}"
+    finally:
+        server.close()
+
+
 @click.command()
-@config_options("listen", "lease", "log_level", listen="HOST:PORT", lease="TIME")
+@config_options(
+    "listen", "http_listen", "lease", "log_level", listen="HOST:PORT", http_listen="HOST:PORT", lease="TIME"
+)
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
 
-    Prints its address on one line once it answers. Restarted on the same address it gets its facts back from the nodes.
+    Prints its address on one line once it answers, and the URL of its directory where --http-listen asks for one.
+    Restarted on the same addresses it gets its facts back from the nodes, and the directory's records from those who
+    published them.
     """
     from moontide._core import Master
 
     set_up_logging(config)
-    server = Master(config.listen, config.lease)
-    try:
-        serve_until_signal(f"moontide master at {server.address}, term {server.term}")
-    finally:
-        server.close()
+    with _directory(config.http_listen) as http:
+        server = Master(config.listen, config.lease)
+        try:
+            serve_until_signal(f"moontide master at {server.address}, term {server.term}{http}")
+        finally:
+            server.close()

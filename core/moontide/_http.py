@@ -1,0 +1,127 @@
+"""An HTTP listener that strangers cannot exhaust: bounded connections, and none that only takes a place."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from moontide._addresses import is_loopback, join_address, split_address
+from moontide.errors import Denied, Unavailable
+
+__all__ = ["HttpListener", "HttpThread"]
+
+_BODY_BYTES_MAX = 16 << 10
+
+
+class _Refused(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class HttpListener:
+    """Serves an application at "host:port" in the running event loop, until `close`.
+
+    A connection that brings no whole request (headers and body) within `patience` seconds, at its start or after its
+    last answer, is dropped; those beyond `connections_max` are closed at once.
+    """
+
+    def __init__(
+        self, app: web.Application, *, connections_max: int = 1024, patience: float = 75, what: str = "http_listen"
+    ) -> None:
+        self._app = app
+        self._connections_max = connections_max
+        self._patience = patience
+        self._what = what
+        self._since: dict[Any, float] = {}  # connection → when it last was quiet; while it is answered: infinity
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        app.middlewares.append(self._watch)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, keepalive_timeout=patience)
+
+    async def start(self, listen: str) -> str:
+        """The address, with the port that was taken. Denied: not a loopback address. Unavailable: taken."""
+        host, port = split_address(listen, what=self._what)
+        if not is_loopback(host):
+            raise Denied(f"{self._what} = {listen!r}: only loopback addresses, since nobody is asked who they are")
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._connection, host, port, backlog=128)
+        except OSError as error:
+            await self._runner.cleanup()
+            raise Unavailable(f"cannot listen on {listen}: {error.strerror}") from None
+        self._sweeper = loop.create_task(self._sweep())
+        return join_address(*self._server.sockets[0].getsockname()[:2])
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+    def _connection(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None or len(server.connections) >= self._connections_max:
+            return _Refused()
+        connection = server()
+        self._since[connection] = asyncio.get_running_loop().time()
+        return connection
+
+    @web.middleware
+    async def _watch(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            await request.read()
+            self._since[request.protocol] = float("inf")
+            response: web.StreamResponse = await handler(request)
+            return response
+        finally:
+            if request.protocol in self._since:
+                self._since[request.protocol] = asyncio.get_running_loop().time()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._patience / 4))
+            now = asyncio.get_running_loop().time()
+            for connection, since in list(self._since.items()):
+                if since < now - self._patience:
+                    connection.force_close()
+                elif connection.transport is not None or since > now - 1:  # there, or about to be
+                    continue
+                del self._since[connection]
+
+
+class HttpThread:
+    """One application made of several sets of routes, served in a thread of its own until `close`.
+
+    For processes that have no event loop. Bodies have 16 KiB at most. Errors of `HttpListener.start`.
+    """
+
+    def __init__(self, listen: str, *route_sets: Iterable[web.RouteDef]) -> None:
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        for routes in route_sets:
+            app.add_routes(routes)
+        self._listener = HttpListener(app)
+        self._loop = asyncio.new_event_loop()
+        try:
+            self.address = self._loop.run_until_complete(self._listener.start(listen))
+        except BaseException:
+            self._loop.close()
+            raise
+        self._thread = threading.Thread(target=self._loop.run_forever, name="moontide-http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the connections and the thread. Idempotent."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._listener.close())
+        self._loop.close()
