@@ -17,8 +17,16 @@ SIZE = 8 << 20
 class Peer:
     """Starts `python -m support.peer_process`; `ask` sends a command and returns the answer."""
 
-    def __init__(self, *, local_reads: str = "auto", listen: str = "127.0.0.1:0", size: int = SIZE) -> None:
-        options = msgspec.json.encode({"local_reads": local_reads, "listen": listen, "size": size}).decode()
+    def __init__(
+        self,
+        *,
+        local_reads: str = "auto",
+        listen: str = "127.0.0.1:0",
+        size: int = SIZE,
+        config: dict[str, str] | None = None,
+    ) -> None:
+        flags = {"local_reads": local_reads, "listen": listen, "progress_timeout": "500ms", **(config or {})}
+        options = msgspec.json.encode({"flags": flags, "size": size}).decode()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.peer_process", options],
             stdin=subprocess.PIPE,
@@ -72,10 +80,7 @@ class _Commands:
     def __init__(self, options: dict[str, Any]) -> None:
         import moontide
 
-        config = moontide.load_config(
-            {"local_reads": options["local_reads"], "listen": options["listen"], "progress_timeout": "500ms"},
-            environ={},
-        )
+        config = moontide.load_config(options["flags"], environ={})
         self.engine = moontide.Engine(config=config)
         self.heap = bytearray(options["size"])
         self.heap_region = self.engine.register(self.heap, name="heap", writable=True)
@@ -113,6 +118,9 @@ class _Commands:
 
     def stats(self) -> dict[str, int]:
         return self.engine.stats()
+
+    def refusals(self) -> tuple[int, str]:
+        return self.engine.refusals()
 
 
 def pattern(size: int, seed: int) -> bytes:
