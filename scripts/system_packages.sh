@@ -27,6 +27,8 @@ case $purpose in
   test | bench)
     need ccache command -v ccache
     need doctest-dev test -e /usr/include/doctest/doctest.h
+    need openssl command -v openssl
+    need libssl3 has_library libssl.so.3
     ;;&
   test)
     need etcd-server command -v etcd

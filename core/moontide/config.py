@@ -156,6 +156,53 @@ class _Directory(_Kind):
         return _hide_password(str(value))
 
 
+class _Advertised(_Kind):
+    def allowed(self) -> str:
+        return "HOST or HOST:PORT; empty: what is listened on"
+
+    def parse(self, option: str, value: object) -> object:
+        if value in (None, ""):
+            return None
+        if isinstance(value, str) and not _INPROC.fullmatch(value):
+            match = _ADDRESS.fullmatch(value) or _ADDRESS.fullmatch(f"{value}:0")
+            if match is not None and int(match["port"]) <= 65535:
+                return value
+        raise Invalid(f"{option} = {value!r}: not an address; allowed: {self.allowed()}")
+
+    def show(self, value: object) -> str:
+        return "" if value is None else str(value)
+
+
+class _OptionalPath(_Kind):
+    def allowed(self) -> str:
+        return "a path; empty: none"
+
+    def parse(self, option: str, value: object) -> object:
+        if value in (None, ""):
+            return None
+        if isinstance(value, (str, Path)):
+            return str(value)
+        raise Invalid(f"{option} = {value!r}: not a path")
+
+    def show(self, value: object) -> str:
+        return "" if value is None else str(value)
+
+
+class _Flag(_Kind):
+    def allowed(self) -> str:
+        return "true, false"
+
+    def parse(self, option: str, value: object) -> object:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        raise Invalid(f"{option} = {value!r}: allowed are {self.allowed()}")
+
+    def show(self, value: object) -> str:
+        return "true" if value else "false"
+
+
 class _Choice(_Kind):
     def __init__(self, description: str, *choices: str) -> None:
         super().__init__(description)
@@ -222,6 +269,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The effective configuration; see `moontide config`. Build it with `load_config`, which checks the values."""
 
     listen: Annotated[str, _Address("where this process listens; port 0 takes a free one")] = "127.0.0.1:0"
+    advertise: Annotated[str | None, _Advertised("where peers are told to reach this process")] = None
+    secret_file: Annotated[
+        str | None,
+        _OptionalPath("file with the cluster's secret, 16 bytes or more, readable by its owner only"),
+    ] = None
+    tls_cert: Annotated[str | None, _OptionalPath("PEM file: this process's certificate and its chain")] = None
+    tls_key: Annotated[str | None, _OptionalPath("PEM file: its private key, readable by its owner only")] = None
+    tls_ca: Annotated[str | None, _OptionalPath("PEM file: the authority that peers have certificates of")] = None
+    insecure_listen: Annotated[
+        bool,
+        _Flag("off loopback without a secret: whoever reaches the port reads and writes what is registered"),
+    ] = False
     master: Annotated[str | None, _OptionalAddress("the pool's master; empty: no pool, or an embedded one")] = None
     lend: Annotated[int, _Size("memory that this process lends to the pool", 0, _KIB**5)] = 0
     directory: Annotated[str, _Directory("where segment names are looked up; direct: they are addresses")] = "direct"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Union
 from moontide import _core
 from moontide._operation import Operation
 from moontide._waiting import completion
+from moontide.access import access_of, advertised, listening_address, resolve
 from moontide.config import Config, load_config
 from moontide.errors import Closed, Invalid, MoontideError, NotFound, TimedOut
 
@@ -272,20 +273,24 @@ def _close_engines() -> None:
 class Engine:
     """One listening address, one identity, the memory registered with it. Closes as a context manager.
 
-    Listens on loopback only. After a fork the child's copy answers Closed; make a new one there.
+    Off loopback it needs a cluster secret (`secret_file`). After a fork the child's copy answers Closed; make a new
+    one there.
     """
 
     def __init__(self, listen: str | None = None, *, config: Config | None = None) -> None:
         config = load_config() if config is None else config
         self.config = config
+        listen = listening_address(config.listen if listen is None else listen)
         self._runtime = _core.Runtime(
-            listen=config.listen if listen is None else listen,
+            listen=listen,
             progress_timeout=config.progress_timeout,
             connect_timeout=config.connect_timeout,
             local_reads=config.local_reads,
             tcp_streams=config.tcp_streams,
             spin_us=config.spin_us,
-            rails=list(config.rails),
+            rails=[listening_address(rail) for rail in config.rails],
+            advertise=advertised(config, listen),
+            access=access_of(config),
         )
         self._kept: dict[int, object] = {}
         self._leaving: dict[int, _core.Operation] = {}  # regions withdrawn and not quiet
@@ -364,10 +369,10 @@ class Engine:
             return self._names
 
     def _open_address(self, address: str, timeout: float | None) -> Operation[Peer]:
-        return Operation(self._runtime.open(address, timeout), lambda link: Peer(link, self))
+        return Operation(self._runtime.open(resolve(address), timeout), lambda link: Peer(link, self))
 
     def open_async(self, address: str, *, timeout: float | None = None) -> Operation[Peer]:
-        """As `open`, without waiting."""
+        """As `open`, without waiting (but for a host name to be resolved)."""
         name = address.removeprefix("segment:")
         if name == address and ":" in address:
             return self._open_address(address, timeout)
@@ -381,8 +386,9 @@ class Engine:
         """A link to the engine that listens at "host:port"; the same one while it is open.
 
         A name without a colon, or anything after "segment:", is looked up in the directory of the configuration.
-        Unavailable (refused), TimedOut, Incompatible (both values), Denied (not a loopback address); with a name also
-        NotFound, and Stale: the record is about another instance than the one that answers at its address.
+        Unavailable (refused, no such host), TimedOut, Incompatible (both values), Denied (the cluster secrets differ,
+        only one side has one, or an address off loopback without one); with a name of the directory also NotFound, and
+        Stale: the record is about another instance than the one that answers at its address.
         """
         return self.open_async(address, timeout=timeout).wait(timeout)
 
@@ -434,6 +440,10 @@ class Engine:
     def stats(self) -> dict[str, int]:
         """Counters since the start, and what is there now."""
         return self._runtime.stats()
+
+    def refusals(self) -> tuple[int, str]:
+        """Connections without a proof of the cluster secret, either way: how many, and the last with its reason."""
+        return self._runtime.refusals
 
     def drive(self, seconds: float) -> None:
         """Runs the engine in this thread for so long, polling as `spin_us` says; then its own thread goes on with it.

@@ -49,6 +49,11 @@ Result<> Engine::listen() {
   auto from_within = [this](std::unique_ptr<io::Stream> stream) { accept(std::move(stream), true); };
   TRY(auto listener, network_.listen(options_.listen, accepted));
   address_ = listener->address();
+  if (!options_.advertise.empty()) {
+    const std::string port = address_.substr(address_.rfind(':'));
+    address_ = options_.advertise;
+    if (address_.ends_with(":0")) address_.replace(address_.size() - 2, 2, port);
+  }
   listeners_.push_back(std::move(listener));
   for (const std::string& rail : options_.rails) {
     TRY(auto device, network_.listen(rail, accepted));

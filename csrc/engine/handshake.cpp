@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "wire/challenge_messages.h"
 
 namespace moontide::engine {
 namespace {
@@ -182,7 +183,7 @@ void Opener::finish(Result<LinkRef> link) {
 Acceptor::Acceptor(Engine& engine, std::unique_ptr<io::Stream> stream, bool within,
                    std::move_only_function<void()> over)
     : engine_(engine),
-      channel_(std::make_unique<rpc::Channel>(engine.reactor(), std::move(stream))),
+      channel_(std::make_unique<rpc::Channel>(engine.reactor(), std::move(stream), rpc::kStrangerLimits)),
       within_(within),
       over_(std::move(over)),
       deadline_(engine.reactor()) {}
@@ -211,6 +212,9 @@ void Acceptor::request(rpc::Incoming incoming, rpc::Responder responder) {
       return resume(std::move(incoming), std::move(responder));
     case wire::kDataStream:
       return data_stream(std::move(incoming), std::move(responder));
+    case wire::kChallengeHello:
+      ++engine_.mutable_counters().refused;
+      return responder.refuse({Code::kDenied, wire::kNoSecretHere});
     default:
       return responder.refuse({Code::kInvalid, "say hello first"});
   }
@@ -250,6 +254,7 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   // what the peer gave up may still have bytes in sockets here: it is over before the new link exists
   engine_.drop_links(message->superseded);
   InstanceId token = identity.token;
+  channel_->limit({});
   LinkRef link = engine_.adopt(std::move(channel_), std::move(identity));
   responder.reply(wire::encode(wire::HelloReply{*version, engine_.instance(), token, engine_.rails()}), fds);
   link->start([](Result<>) {});

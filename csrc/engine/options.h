@@ -17,6 +17,8 @@ enum class LocalReads : uint8_t { kAuto, kShm, kCma, kOff };
 struct EngineOptions {
   std::string listen = "127.0.0.1:0";
   std::vector<std::string> rails;  // addresses to listen on as well, one per network device; same order everywhere
+  // What peers are told instead of the address listened on; port 0: the one listened on. Empty: that address itself.
+  std::string advertise;
   int64_t progress_timeout_ns = 2 * kSecond;  // a transfer without any progress for so long has failed
   int64_t connect_timeout_ns = 2 * kSecond;
   LocalReads local_reads = LocalReads::kAuto;

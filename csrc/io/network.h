@@ -117,6 +117,10 @@ class Stream {
 
   // UNSUPPORTED where the kernel cannot say.
   virtual Result<PeerCredentials> credentials() const = 0;
+
+  // What only the two ends of this very connection know, where it is encrypted and stands; else empty. A proof that
+  // includes it cannot be carried over to another connection.
+  virtual Bytes binding() const { return {}; }
 };
 
 class Listener {
@@ -134,7 +138,7 @@ class Network {
   using Connected = std::move_only_function<void(Result<std::unique_ptr<Stream>> stream)>;
 
   // Fails at once: INVALID (malformed), UNAVAILABLE (in use, cannot resolve: names the address and the system's error),
-  // DENIED (a non-loopback address; no cluster secret exists yet).
+  // DENIED (an address off loopback where neither a cluster secret nor a waiver is configured).
   virtual Result<std::unique_ptr<Listener>> listen(const std::string& address, Accepted accepted) = 0;
 
   // `connected` runs exactly once in a later turn, at the latest after `timeout_ns` (TIMED_OUT). Errors as in listen().

@@ -20,6 +20,9 @@ struct SocketOptions {
   // best, and two of them take a slice of 1 MiB with its header.
   size_t turn_bytes = 528u << 10;
   int backlog = 512;
+  // Whether addresses off loopback are listened on and connected to. Whoever sets it has a cluster secret, or was told
+  // in so many words to do without.
+  bool off_loopback = false;
 };
 
 struct SocketCounters {

@@ -12,6 +12,7 @@ namespace moontide::io {
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
+  bool loopback = false;  // this host only (for what parse_socket_address made)
 
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* raw() { return reinterpret_cast<sockaddr*>(&storage); }
@@ -21,7 +22,7 @@ struct SocketAddress {
   std::string text() const;
 };
 
-// INVALID when malformed, DENIED for an address off loopback.
+// INVALID when malformed.
 Result<SocketAddress> parse_socket_address(const std::string& text);
 
 }  // namespace moontide::io

@@ -86,6 +86,15 @@ Result<> set_buffers(int fd, const SocketOptions& options) {
   return {};
 }
 
+// Law 6: what everybody on the network can reach needs more than good will.
+Result<SocketAddress> admit(const std::string& text, const SocketOptions& options) {
+  TRY(SocketAddress address, parse_socket_address(text));
+  if (address.local() || address.loopback || options.off_loopback) return address;
+  return fail(Code::kDenied, "address '" + text +
+                                 "' is not on loopback: that needs a cluster secret (secret_file), or insecure_listen "
+                                 "= true, by which anybody who reaches the port reads and writes what is registered");
+}
+
 Result<Fd> open_socket(const SocketAddress& address, const SocketOptions& options) {
   Fd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail(Code::kUnavailable, std::string("cannot make a socket: ") + std::strerror(errno));
@@ -96,7 +105,7 @@ Result<Fd> open_socket(const SocketAddress& address, const SocketOptions& option
 }  // namespace
 
 Result<std::unique_ptr<Listener>> SocketNetwork::listen(const std::string& text, Accepted accepted) {
-  TRY(SocketAddress address, parse_socket_address(text));
+  TRY(SocketAddress address, admit(text, shared_->options));
   TRY(Fd fd, open_socket(address, shared_->options));
   if (!address.local()) {
     // On Linux this lets a port be reused while old connections linger, never by two live listeners.
@@ -135,7 +144,7 @@ class SocketNetwork::Connect final : private FdHandler {
     timeout_.start(timeout_ns, [this, timeout_ns] {
       refuse(Code::kTimedOut, "no answer within " + std::to_string(timeout_ns / kMillisecond) + " ms");
     });
-    auto address = parse_socket_address(text);
+    auto address = admit(text, network_.shared_->options);
     if (!address) return later(address.error());
     address_ = *address;
     attempt();

@@ -38,6 +38,10 @@ inline int64_t to_ns(double seconds, const char* what) {
 
 inline std::unique_lock<std::mutex> lock_or_raise(Runtime& runtime) { return value_or_raise(runtime.lock()); }
 
+// How many connections were refused for want of a proof, and the last one with its reason.
+std::pair<uint64_t, std::string> refusals(Runtime& runtime);
+
+void bind_access(py::module_& m);
 void bind_engine(py::module_& m);
 void bind_transfer(py::module_& m);
 void bind_store(py::module_& m);

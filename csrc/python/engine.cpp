@@ -46,16 +46,18 @@ engine::LocalReads local_reads(const std::string& name) {
 
 std::shared_ptr<Runtime> make_runtime(const std::string& listen, double progress_timeout, double connect_timeout,
                                       const std::string& local, uint32_t tcp_streams, uint32_t spin_us,
-                                      std::vector<std::string> rails) {
+                                      std::vector<std::string> rails, const std::string& advertise,
+                                      const Access& access) {
   engine::EngineOptions options;
   options.listen = listen;
+  options.advertise = advertise;
   options.progress_timeout_ns = to_ns(progress_timeout, "progress_timeout");
   options.connect_timeout_ns = to_ns(connect_timeout, "connect_timeout");
   options.local_reads = local_reads(local);
   options.tcp_streams = tcp_streams;
   options.rails = std::move(rails);
   py::gil_scoped_release nogil;
-  return value_or_raise(Runtime::create(std::move(options), spin_us * kMicrosecond));
+  return value_or_raise(Runtime::create(std::move(options), spin_us * kMicrosecond, access));
 }
 
 std::pair<uint32_t, uint64_t> add_region(Runtime& runtime, uint64_t address, uint64_t length, uint8_t access,
@@ -149,10 +151,17 @@ std::vector<std::pair<py::bytes, std::string>> drain_holds(Runtime& runtime) {
 
 py::dict stats(Runtime& runtime) {
   engine::EngineCounters counters;
+  rpc::SecurityCounters security;
+  uint64_t tls_reloads = 0, tls_reloads_failed = 0;
   size_t links, hostages, holds;
   {
     auto held = lock_or_raise(runtime);
     counters = runtime.engine().counters();
+    security = runtime.security().counters;
+    if (const auto& tls = runtime.security().tls) {
+      tls_reloads = tls->reloads();
+      tls_reloads_failed = tls->reloads_failed();
+    }
     links = runtime.engine().links();
     hostages = runtime.engine().hostages();
     holds = runtime.engine().holds().size();
@@ -167,6 +176,10 @@ py::dict stats(Runtime& runtime) {
   out["links_opened"] = counters.links_opened;
   out["links_lost"] = counters.links_lost;
   out["connections_refused"] = counters.refused;
+  out["authenticated"] = security.authenticated;
+  out["authentication_refused"] = security.refused;
+  out["tls_reloads"] = tls_reloads;
+  out["tls_reloads_failed"] = tls_reloads_failed;
   out["pulls_served"] = counters.pulls_served;
   out["paths_failed"] = counters.paths_failed;
   out["control_moves"] = counters.control_moves;
@@ -222,7 +235,9 @@ void bind_engine(py::module_& m) {
   bind_arena(m);
   py::class_<Runtime, std::shared_ptr<Runtime>>(m, "Runtime", "An engine with the thread that drives it.")
       .def(py::init(&make_runtime), py::arg("listen"), py::arg("progress_timeout"), py::arg("connect_timeout"),
-           py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"), py::arg("rails"))
+           py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"), py::arg("rails"), py::arg("advertise"),
+           py::arg("access"))
+      .def_property_readonly("refusals", &refusals)
       .def_property_readonly("address",
                              [](Runtime& r) {
                                auto held = lock_or_raise(r);

@@ -27,9 +27,10 @@ std::vector<uint64_t> Notifier::drain() {
   return std::exchange(tokens_, {});
 }
 
-Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, int64_t spin_ns) {
-  std::shared_ptr<Runtime> runtime(new Runtime(spin_ns));
+Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, int64_t spin_ns, const Access& access) {
+  std::shared_ptr<Runtime> runtime(new Runtime(spin_ns, access));
   auto held = runtime->parts_->driver.lock();
+  runtime->parts_->access.security->timeout_ns = options.connect_timeout_ns;
   auto transports = [](memory::Registry& registry, const engine::EngineOptions& chosen) {
     using engine::LocalReads;
     transport::BuiltinChoice choice;
@@ -39,12 +40,12 @@ Result<std::shared_ptr<Runtime>> Runtime::create(engine::EngineOptions options, 
     return transport::builtin(registry, choice);
   };
   TRY(runtime->engine_,
-      engine::Engine::create(runtime->reactor(), runtime->parts_->routed, std::move(options), transports));
+      engine::Engine::create(runtime->reactor(), runtime->parts_->engine_routed, std::move(options), transports));
   return runtime;
 }
 
-std::shared_ptr<Runtime> Runtime::create_bare(int64_t spin_ns) {
-  return std::shared_ptr<Runtime>(new Runtime(spin_ns));
+std::shared_ptr<Runtime> Runtime::create_bare(int64_t spin_ns, const Access& access) {
+  return std::shared_ptr<Runtime>(new Runtime(spin_ns, access));
 }
 
 Runtime::~Runtime() {

@@ -14,6 +14,7 @@
 #include "io/driver.h"
 #include "io/inproc.h"
 #include "io/socket.h"
+#include "rpc/secure_network.h"
 
 namespace moontide::python {
 
@@ -33,11 +34,17 @@ class Notifier {
 
 struct Completion;
 
+// Who may talk to this process, and whom it talks to. Each runtime counts on a copy of its own.
+struct Access {
+  std::shared_ptr<rpc::Security> security = std::make_shared<rpc::Security>();
+  bool off_loopback = false;
+};
+
 class Runtime : public std::enable_shared_from_this<Runtime> {
  public:
-  static Result<std::shared_ptr<Runtime>> create(engine::EngineOptions options, int64_t spin_ns);
+  static Result<std::shared_ptr<Runtime>> create(engine::EngineOptions options, int64_t spin_ns, const Access& access);
   // Without an engine, for a process that moves no bytes (a master).
-  static std::shared_ptr<Runtime> create_bare(int64_t spin_ns);
+  static std::shared_ptr<Runtime> create_bare(int64_t spin_ns, const Access& access);
   ~Runtime();
 
   // CLOSED in a forked child and after close().
@@ -47,7 +54,9 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   bool forked() const { return parts_->driver.forked(); }
   engine::Engine& engine() { return *engine_; }  // not of a bare one
   io::Reactor& reactor() { return parts_->driver.reactor(); }
-  io::Network& network() { return parts_->routed; }
+  // To the pool's master, and where one of this process listens.
+  io::Network& master_network() { return parts_->master_routed; }
+  const rpc::Security& security() const { return *parts_->access.security; }
 
   // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see.
   bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s);
@@ -72,16 +81,27 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
  private:
   // On the heap, so that a forked child can leave it alone: it belongs to threads that do not exist there.
   struct Parts {
-    explicit Parts(int64_t spin_ns)
-        : driver(spin_ns), sockets(driver.reactor()), inproc(driver.reactor()), routed(inproc, sockets) {}
+    Parts(int64_t spin_ns, const Access& granted)
+        : access{std::make_shared<rpc::Security>(*granted.security), granted.off_loopback},
+          driver(spin_ns),
+          sockets(driver.reactor(), {.off_loopback = access.off_loopback}),
+          inproc(driver.reactor()),
+          engine_network(driver.reactor(), sockets, "engine", access.security),
+          engine_routed(inproc, engine_network),
+          master_network(driver.reactor(), sockets, "master", access.security),
+          master_routed(inproc, master_network) {}
+    Access access;
     io::Driver driver;
     io::SocketNetwork sockets;
     io::InprocNetwork inproc;
-    io::RoutedNetwork routed;
+    rpc::SecureNetwork engine_network;
+    io::RoutedNetwork engine_routed;
+    rpc::SecureNetwork master_network;
+    io::RoutedNetwork master_routed;
     std::vector<std::shared_ptr<void>> tenants;
     std::condition_variable copied;  // no copy is under way
   };
-  explicit Runtime(int64_t spin_ns) : parts_(std::make_unique<Parts>(spin_ns)) {}
+  Runtime(int64_t spin_ns, const Access& access) : parts_(std::make_unique<Parts>(spin_ns, access)) {}
 
   std::unique_ptr<Parts> parts_;
   std::unique_ptr<engine::Engine> engine_;

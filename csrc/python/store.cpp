@@ -31,7 +31,7 @@ std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& mast
   options.master = master;
   auto arena = value_or_raise(memory::Arena::create(lend, "moontide-pool"));
   return value_or_raise(
-      store::Node::create(runtime.reactor(), runtime.network(), runtime.engine(), std::move(arena), options));
+      store::Node::create(runtime.reactor(), runtime.master_network(), runtime.engine(), std::move(arena), options));
 }
 
 // A handle of Python's on something that lives on the reactor: closed under the lock, at the latest with the runtime.
@@ -83,7 +83,7 @@ ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::str
   options.lend_bytes = lend;
   options.master_options.catalog.lease_ns = to_ns(lease_s, "lease");
   std::shared_ptr<store::Member> member = value_or_raise(
-      store::Member::create(runtime->reactor(), runtime->network(), runtime->engine(), std::move(options)));
+      store::Member::create(runtime->reactor(), runtime->master_network(), runtime->engine(), std::move(options)));
   return settle_in(runtime, std::move(member));
 }
 
@@ -319,15 +319,16 @@ void bind_store(py::module_& m) {
   bind_client(m);
   using MasterHandle = Tenant<store::Master>;
   py::class_<MasterHandle>(m, "Master")
-      .def(py::init([](const std::string& listen, double lease) {
+      .def(py::init([](const std::string& listen, double lease, const Access& access) {
              py::gil_scoped_release nogil;
-             auto runtime = Runtime::create_bare(0);
+             auto runtime = Runtime::create_bare(0, access);
              auto held = lock_or_raise(*runtime);
              std::shared_ptr<store::Master> master = value_or_raise(
-                 store::Master::create(runtime->reactor(), runtime->network(), master_options(listen, lease)));
+                 store::Master::create(runtime->reactor(), runtime->master_network(), master_options(listen, lease)));
              return settle_in(runtime, std::move(master));
            }),
-           py::arg("listen"), py::arg("lease"))
+           py::arg("listen"), py::arg("lease"), py::arg("access"))
+      .def_property_readonly("refusals", [](const MasterHandle& h) { return refusals(*h.runtime()); })
       .def_property_readonly("address",
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
       .def_property_readonly("term",

@@ -186,6 +186,11 @@ void Channel::arrived(size_t count) {
     header_filled_ += count;
     if (header_filled_ < sizeof header_) return;
     if (auto checked = header_.check(); !checked) return finish(checked.error(), Code::kPeerLost);
+    if (header_.length > limits_.payload_max) {
+      return finish({Code::kInvalid, "message of " + std::to_string(header_.length) + " bytes, the limit is " +
+                                         std::to_string(limits_.payload_max)},
+                    Code::kPeerLost);
+    }
     payload_filled_ = 0;
     if (header_.length > 0) return;
   } else {
@@ -196,7 +201,7 @@ void Channel::arrived(size_t count) {
 
 void Channel::arrived_fds(std::vector<io::Fd> fds) {
   for (io::Fd& fd : fds) {
-    if (fds_.size() < 64) fds_.push_back(std::move(fd));
+    if (fds_.size() < limits_.fds_max) fds_.push_back(std::move(fd));
   }
 }
 

@@ -56,14 +56,21 @@ class Responder {
 };
 
 struct ChannelLimits {
-  size_t requests_in_max = 4096;         // unanswered requests of the peer; beyond it reading pauses
-  size_t requests_out_max = 65536;       // own calls outstanding; beyond it OVERLOADED
-  size_t pending_bytes_max = 64u << 20;  // queued for sending; beyond it calls fail with OVERLOADED
+  size_t requests_in_max = 4096;                  // unanswered requests of the peer; beyond it reading pauses
+  size_t requests_out_max = 65536;                // own calls outstanding; beyond it OVERLOADED
+  size_t pending_bytes_max = 64u << 20;           // queued for sending; beyond it calls fail with OVERLOADED
+  uint32_t payload_max = wire::kFramePayloadMax;  // of what comes in; beyond it the channel ends
+  size_t fds_max = 64;                            // descriptors that came in and belong to no message yet
 };
+
+// For a peer that has not said hello.
+inline constexpr ChannelLimits kStrangerLimits{
+    .requests_in_max = 16, .pending_bytes_max = 64u << 10, .payload_max = 16u << 10, .fds_max = 1};
 
 class Channel final : private io::StreamSink {
  public:
   using Answer = std::move_only_function<void(Result<Reply> reply)>;
+  static constexpr uint64_t kFirstCall = 1;  // the id of the first call of either end
 
   struct Handlers {
     std::move_only_function<void(Incoming request, Responder responder)> request;  // absent: UNSUPPORTED
@@ -81,6 +88,8 @@ class Channel final : private io::StreamSink {
 
   // Other handlers from the next message on: a connection changes hands after its handshake.
   void rebind(Handlers handlers);
+  // Other limits from now on: a peer that has said who it is gets more than a stranger.
+  void limit(const ChannelLimits& limits) { limits_ = limits; }
 
   // `answer` runs exactly once: with the reply, the peer's refusal, TIMED_OUT after `timeout_ns` (kNoTimeout: the
   // caller has a deadline of its own), PEER_LOST when the
@@ -148,7 +157,7 @@ class Channel final : private io::StreamSink {
   std::deque<io::Fd> fds_;
 
   std::unordered_map<uint64_t, Call> calls_;
-  uint64_t next_id_ = 1;
+  uint64_t next_id_ = kFirstCall;
   size_t requests_in_ = 0;
   size_t kept_bytes_max_ = 0;  // 0: nothing is kept
   std::deque<Bytes> kept_;     // messages sent and not acknowledged

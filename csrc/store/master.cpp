@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "wire/challenge_messages.h"
+
 namespace moontide::store {
 
 Master::Master(io::Reactor& reactor, MasterOptions options)
@@ -58,11 +60,16 @@ void Master::accept(std::unique_ptr<io::Stream> stream) {
     ++refused_sessions_;
     return;  // closes it
   }
+  if (strangers_.size() >= options_.strangers_max) {
+    ++refused_sessions_;
+    close_session(*strangers_.begin());
+  }
   uint64_t number = next_session_++;
+  strangers_.insert(number);
   Session& session = sessions_[number];
   session.number = number;
   session.last_heard_ns = reactor_.now_ns();
-  session.channel = std::make_unique<rpc::Channel>(reactor_, std::move(stream));
+  session.channel = std::make_unique<rpc::Channel>(reactor_, std::move(stream), rpc::kStrangerLimits);
   session.channel->start({.request =
                               [this, number](rpc::Incoming incoming, rpc::Responder responder) {
                                 request(number, std::move(incoming), std::move(responder));
@@ -80,11 +87,17 @@ void Master::request(uint64_t number, rpc::Incoming request, rpc::Responder resp
   Session* from = session(number);
   if (from == nullptr) return responder.refuse({Code::kClosed, "the session is over"});
   from->last_heard_ns = reactor_.now_ns();
+  if ((request.type == wire::kNodeHello || request.type == wire::kClientHello) && strangers_.erase(number) > 0) {
+    from->channel->limit({});
+  }
   switch (request.type) {
     case wire::kKeepAlive:
       return responder.reply(Bytes{});
     case wire::kPoolStats:
       return responder.reply(stats());
+    case wire::kChallengeHello:
+      ++refused_sessions_;
+      return responder.refuse({Code::kDenied, wire::kNoSecretHere});
     case wire::kNodeHello:
     case wire::kInventory:
     case wire::kInventoryEnd:
@@ -107,6 +120,7 @@ void Master::notice(uint64_t number, const rpc::Incoming& notice) {
 void Master::close_session(uint64_t number) {
   auto found = sessions_.extract(number);
   if (found.empty()) return;
+  strangers_.erase(number);
   Session& over = found.mapped();
   over.channel->close();
   reactor_.post([channel = std::shared_ptr<rpc::Channel>(std::move(over.channel))] {});  // it may be the caller

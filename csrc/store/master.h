@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,7 @@ class Master {
   std::string address_;
   std::unique_ptr<io::Listener> listener_;
   std::map<uint64_t, Session> sessions_;
+  std::set<uint64_t> strangers_;  // sessions that have not said hello
   uint64_t next_session_ = 1;
   std::map<InstanceId, NodeFacts> nodes_;
   std::list<Waiting> waiting_;

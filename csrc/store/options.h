@@ -24,7 +24,8 @@ struct MasterOptions {
   int64_t node_grace_ns = 10 * kSecond;      // a node that is away for so long is given up
   int64_t settle_timeout_ns = 5 * kSecond;   // how long an answer waits for nodes to let go of older entries
   size_t sessions_max = 8192;
-  size_t waiting_max = 65536;  // answers that wait
+  size_t strangers_max = 1024;  // sessions without a hello; beyond it the oldest ends
+  size_t waiting_max = 65536;   // answers that wait
 };
 
 struct NodeOptions {

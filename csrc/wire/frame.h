@@ -9,6 +9,7 @@
 namespace moontide::wire {
 
 inline constexpr uint32_t kFrameMagic = 0x314d544d;  // "MTM1"
+inline constexpr uint32_t kTlsRecord = 0x0316;       // how a TLS connection begins
 inline constexpr uint32_t kFramePayloadMax = 16u << 20;
 
 enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kNotice = 3, kAck = 4 };
@@ -24,6 +25,8 @@ struct FrameHeader {
 
   // OK, or INVALID naming what is wrong.
   Result<> check() const {
+    if ((magic & 0xffff) == kTlsRecord)
+      return fail(Code::kInvalid, "the peer speaks TLS, which is not configured here");
     if (magic != kFrameMagic) return fail(Code::kInvalid, "not a Moontide frame (magic " + std::to_string(magic) + ")");
     if (length > kFramePayloadMax) {
       return fail(Code::kInvalid,

@@ -221,7 +221,7 @@ def test_addresses_that_cannot_be_opened_say_why() -> None:
         with pytest.raises(errors.Denied, match="loopback"):
             engine.open("192.0.2.1:7000")
         with pytest.raises(errors.Denied, match="loopback"):
-            moontide.Engine(config=moontide.load_config({"listen": "0.0.0.0:0"}, environ={}))
+            moontide.Engine(config=moontide.load_config({"listen": "0.0.0.0:0", "advertise": "127.0.0.1"}, environ={}))
         for malformed in ("", "nonsense", "127.0.0.1", "127.0.0.1:99999", ":1"):
             with pytest.raises((errors.Invalid, errors.Denied, errors.Unavailable)):
                 engine.open(malformed)

@@ -1,8 +1,8 @@
-"""Takes guards out of a scratch copy, one at a time, and asks whether the simulation notices.
+"""Takes guards out of a scratch copy, one at a time, and asks whether the simulation, or a test, notices.
 
 `python tests/mutants/run.py` tries every *.patch of this folder; names of some try those. A patch begins with lines
-`law:` and `what:`; the diff follows. A guard whose loss the simulation does not notice, and a patch that does not apply
-or build any more, are failures.
+`law:` and `what:`, and `test:` where a test of pytest has to notice instead of the simulation; the diff follows. A
+guard whose loss is not noticed, and a patch that does not apply or build any more, are failures.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Mutant:
     path: Path
     law: str
     what: str
+    test: str  # empty: the simulation
 
     @property
     def name(self) -> str:
@@ -36,9 +37,9 @@ class Mutant:
 
 
 def read_mutant(path: Path) -> Mutant:
-    lines = path.read_text().splitlines()[:2]
+    lines = path.read_text().split("\n\n", 1)[0].splitlines()
     head = dict(line.split(": ", 1) for line in lines)
-    return Mutant(path, head["law"], head["what"])
+    return Mutant(path, head["law"], head["what"], head.get("test", ""))
 
 
 def copy_tree() -> None:
@@ -101,16 +102,46 @@ def simulate() -> tuple[bool, str]:
     return done.returncode == 0, lines[-1]
 
 
+# Every process of a test has the scratch copy for its `moontide`, before the one that is installed in place.
+_SITE = """import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "moontide" not in type(finder).__module__]
+sys.path.insert(0, {packages!r})
+"""
+
+
+def run_test(test: str) -> tuple[bool, str]:
+    """Whether the test passes with what was built, and the last line of what was said."""
+    core = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+    shutil.copyfile(SCRATCH / "build" / core, TREE / "core" / "moontide" / core)
+    site = SCRATCH / "site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(_SITE.format(packages=str(TREE / "core")))
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if done.returncode not in (0, 1):  # 1: a test failed; else: it did not even run
+        raise RuntimeError(f"{test}: {done.stdout[-2000:]}")
+    return done.returncode == 0, done.stdout.strip().splitlines()[-1]
+
+
 def main(names: list[str]) -> int:
     mutants = [read_mutant(path) for path in sorted(HERE.glob("*.patch"))]
     mutants = [mutant for mutant in mutants if not names or mutant.name in names]
     copy_tree()
     build()
-    held, said = simulate()
-    if not held:
-        print(f"the simulation fails without any mutant: {said}")
-        return 1
-    print(f"without mutants {SEEDS} seeds hold")
+    if any(not mutant.test for mutant in mutants):
+        held, said = simulate()
+        if not held:
+            print(f"the simulation fails without any mutant: {said}")
+            return 1
+        print(f"without mutants {SEEDS} seeds hold")
+    for test in sorted({mutant.test for mutant in mutants} - {""}):
+        held, said = run_test(test)
+        if not held:
+            print(f"{test} fails without any mutant: {said}")
+            return 1
     survivors = []
     for mutant in mutants:
         started = time.monotonic()
@@ -119,7 +150,7 @@ def main(names: list[str]) -> int:
         else:
             try:
                 build()
-                held, said = simulate()
+                held, said = run_test(mutant.test) if mutant.test else simulate()
                 noticed = not held
             except subprocess.CalledProcessError:
                 noticed, said = False, "the mutant does not build"

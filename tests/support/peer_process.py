@@ -24,8 +24,16 @@ class Peer:
         listen: str = "127.0.0.1:0",
         size: int = SIZE,
         directory: str = "direct",
+        config: dict[str, str] | None = None,
     ) -> None:
-        flags = {"local_reads": local_reads, "listen": listen, "directory": directory}
+        flags = {
+            "local_reads": local_reads,
+            "listen": listen,
+            "directory": directory,
+            "directory_ttl": "2s",
+            "progress_timeout": "500ms",
+            **(config or {}),
+        }
         options = msgspec.json.encode({"flags": flags, "size": size}).decode()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.peer_process", options],
@@ -80,9 +88,7 @@ class _Commands:
     def __init__(self, options: dict[str, Any]) -> None:
         import moontide
 
-        config = moontide.load_config(
-            {**options["flags"], "progress_timeout": "500ms", "directory_ttl": "2s"}, environ={}
-        )
+        config = moontide.load_config(options["flags"], environ={})
         self.engine = moontide.Engine(config=config)
         self.heap = bytearray(options["size"])
         self.heap_region = self.engine.register(self.heap, name="heap", writable=True)
@@ -132,6 +138,9 @@ class _Commands:
 
     def stats(self) -> dict[str, int]:
         return self.engine.stats()
+
+    def refusals(self) -> tuple[int, str]:
+        return self.engine.refusals()
 
 
 def pattern(size: int, seed: int) -> bytes:

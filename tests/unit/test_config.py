@@ -78,6 +78,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ({"listen": "127.0.0.1:65536"}, ["listen", "65536"]),
         ({"listen": "::1:80"}, ["listen", "::1:80"]),
         ({"listen": ""}, ["listen", "HOST:PORT"]),
+        ({"advertise": "host:port"}, ["advertise", "host:port", "HOST or HOST:PORT"]),
+        ({"advertise": "10.0.0.1:65536"}, ["advertise", "65536"]),
+        ({"insecure_listen": "maybe"}, ["insecure_listen", "maybe", "true, false"]),
+        ({"insecure_listen": 1}, ["insecure_listen", "1"]),
+        ({"secret_file": 7}, ["secret_file", "7", "path"]),
         ({"lende": "1"}, ["lende", "did you mean 'lend'"]),
     ],
 )
@@ -91,6 +96,16 @@ def test_bad_values_name_option_value_and_range(flags: dict[str, object], words:
 @pytest.mark.parametrize("address", ["127.0.0.1:7700", "[::1]:7700", "node-3.example:1", "inproc:a"])
 def test_addresses(address: str) -> None:
     assert load_config({"listen": address, "master": address}, environ={}).master == address
+
+
+@pytest.mark.parametrize("told", ["10.0.0.1", "10.0.0.1:7700", "[2001:db8::1]", "[2001:db8::1]:1", "node-3.example"])
+def test_what_peers_are_told(told: str) -> None:
+    assert load_config({"advertise": told}, environ={}).advertise == told
+
+
+def test_flags_mean_what_they_say() -> None:
+    for text, value in {"true": True, "FALSE": False, "false": False}.items():
+        assert load_config(environ={"MOONTIDE_INSECURE_LISTEN": text}).insecure_listen is value
 
 
 def test_empty_master_is_none() -> None:

@@ -31,10 +31,14 @@ TEST_CASE("addresses: what is read, written and refused") {
   CHECK(parse_socket_address("localhost:0")->text() == "127.0.0.1:0");
   CHECK(parse_socket_address("[::1]:65535")->text() == "[::1]:65535");
   CHECK(parse_socket_address("unix:@a-name")->text() == "unix:@a-name");
-  CHECK(parse_socket_address("0.0.0.0:1").error().code == Code::kDenied);
-  CHECK(parse_socket_address("192.168.1.1:1").error().code == Code::kDenied);
-  CHECK(parse_socket_address("[::]:1").error().code == Code::kDenied);
-  CHECK(parse_socket_address("[2001:db8::1]:1").error().code == Code::kDenied);
+  for (const char* own : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "[::ffff:127.0.0.1]:1"}) {
+    CAPTURE(own);
+    CHECK(parse_socket_address(own)->loopback);
+  }
+  for (const char* wide : {"0.0.0.0:1", "192.168.1.1:1", "[::]:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1"}) {
+    CAPTURE(wide);
+    CHECK_FALSE(parse_socket_address(wide)->loopback);
+  }
   for (const char* bad : {"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1", ":1",
                           "example.org:1", "[::1:1", "unix:@", "1.2.3:4", "127.0.0.1:1 "}) {
     CAPTURE(bad);
@@ -338,6 +342,11 @@ TEST_CASE("connecting: refused, malformed and foreign addresses end in a later t
     CHECK(network.connecting() == 0);
   }
   CHECK(network.listen("0.0.0.0:0", [](std::unique_ptr<Stream>) {}).error().code == Code::kDenied);
+  CHECK(network.listen("[::]:0", [](std::unique_ptr<Stream>) {}).error().code == Code::kDenied);
+  SocketNetwork wide(reactor, {.off_loopback = true});
+  auto everywhere = wide.listen("0.0.0.0:0", [](std::unique_ptr<Stream>) {});
+  REQUIRE(everywhere);
+  CHECK((*everywhere)->address().starts_with("0.0.0.0:"));
 }
 
 TEST_CASE("connecting to a listener that never accepts ends at the timeout") {

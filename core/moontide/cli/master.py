@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from moontide.access import access_of, listening_address
 from moontide.cli.options import config_options, set_up_logging
-from moontide.cli.serving import serve_until_signal
+from moontide.cli.serving import refusal_news, serve_until_signal
 from moontide.config import Config
 
 __all__ = ["master"]
@@ -32,7 +33,23 @@ def _directory(listen: str | None) -> Iterator[str]:
 
 @click.command()
 @config_options(
-    "listen", "http_listen", "lease", "log_level", listen="HOST:PORT", http_listen="HOST:PORT", lease="TIME"
+    "listen",
+    "secret_file",
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+    "insecure_listen",
+    "http_listen",
+    "lease",
+    "log_level",
+    listen="HOST:PORT",
+    secret_file="FILE",
+    tls_cert="FILE",
+    tls_key="FILE",
+    tls_ca="FILE",
+    insecure_listen="BOOL",
+    http_listen="HOST:PORT",
+    lease="TIME",
 )
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
@@ -45,8 +62,11 @@ def master(config: Config) -> None:
 
     set_up_logging(config)
     with _directory(config.http_listen) as http:
-        server = Master(config.listen, config.lease)
+        server = Master(listening_address(config.listen), config.lease, access_of(config))
         try:
-            serve_until_signal(f"moontide master at {server.address}, term {server.term}{http}")
+            serve_until_signal(
+                f"moontide master at {server.address}, term {server.term}{http}",
+                refusal_news(lambda: server.refusals),
+            )
         finally:
             server.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from moontide.access import resolve
 from moontide.cli.options import config_options, set_up_logging
-from moontide.cli.serving import serve_until_signal
+from moontide.cli.serving import refusal_news, serve_until_signal
 from moontide.config import Config
 from moontide.errors import Invalid
 
@@ -14,7 +15,26 @@ __all__ = ["node"]
 
 @click.command()
 @config_options(
-    "master", "lend", "listen", "local_reads", "log_level", master="HOST:PORT", lend="SIZE", listen="HOST:PORT"
+    "master",
+    "lend",
+    "listen",
+    "advertise",
+    "secret_file",
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+    "insecure_listen",
+    "local_reads",
+    "log_level",
+    master="HOST:PORT",
+    lend="SIZE",
+    listen="HOST:PORT",
+    advertise="HOST",
+    secret_file="FILE",
+    tls_cert="FILE",
+    tls_key="FILE",
+    tls_ca="FILE",
+    insecure_listen="BOOL",
 )
 def node(config: Config) -> None:
     """Lend memory of this machine to the pool. What lies in it goes when this process ends."""
@@ -27,13 +47,14 @@ def node(config: Config) -> None:
     if config.lend == 0:
         raise Invalid("a node needs --lend SIZE, for example --lend 256MiB")
     with Engine(config=config) as engine:
-        lender = Node(engine._runtime, config.master, config.lend)
+        lender = Node(engine._runtime, resolve(config.master, option="master"), config.lend)
+        refused = refusal_news(engine.refusals)
         joined = False
 
         def watch() -> str | None:
             nonlocal joined
             if lender.joined == joined:
-                return None
+                return refused()
             joined = lender.joined
             return f"joined {config.master}, term {lender.term}" if joined else f"left the pool: {lender.last_error}"
 

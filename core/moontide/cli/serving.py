@@ -7,7 +7,22 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["serve_until_signal"]
+__all__ = ["refusal_news", "serve_until_signal"]
+
+
+def refusal_news(refusals: Callable[[], tuple[int, str]]) -> Callable[[], str | None]:
+    """A watch that says when connections were refused since it was asked last: how many, and why the last one was."""
+    told = 0
+
+    def watch() -> str | None:
+        nonlocal told
+        count, last = refusals()
+        if count == told:
+            return None
+        fresh, told = count - told, count
+        return f"refused {fresh} connection{'s' if fresh > 1 else ''} ({count} so far); the last: {last}"
+
+    return watch
 
 
 def serve_until_signal(announce: str, watch: Callable[[], str | None] | None = None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from moontide import _core
+from moontide.access import resolve
 from moontide.config import Config, load_config
 from moontide.engine import Engine, Operation
 from moontide.errors import Invalid, MoontideError
@@ -45,7 +46,8 @@ class _Base:
         self._own_engine = engine is None
         self.engine = Engine(config=config) if engine is None else engine
         try:
-            self._client = _core.StoreClient(self.engine._runtime, master or "", lend, config.lease)
+            where = resolve(master, option="master") if master else ""
+            self._client = _core.StoreClient(self.engine._runtime, where, lend, config.lease)
         except BaseException:
             if self._own_engine:
                 self.engine.close()
