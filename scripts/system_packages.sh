@@ -26,6 +26,7 @@ need git command -v git
 case $purpose in
   test | bench)
     need ccache command -v ccache
+    need iproute2 command -v ip
     need doctest-dev test -e /usr/include/doctest/doctest.h
     need openssl command -v openssl
     need libssl3 has_library libssl.so.3

@@ -145,6 +145,11 @@ class Transfer:
         return self._native.nbytes
 
     @property
+    def nbytes_moved(self) -> int:
+        """Bytes that have arrived so far."""
+        return self._native.nbytes_moved
+
+    @property
     def path(self) -> str:
         """Which transports carried it: "self", "shm", "cma", "pull", "tcp", or several joined by "+"."""
         return self._native.path

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -25,7 +26,9 @@ class Peer:
         size: int = SIZE,
         directory: str = "direct",
         config: dict[str, str] | None = None,
+        within: tuple[str, ...] = (),
     ) -> None:
+        """`within`: a command that runs another one somewhere, as `ip netns exec NAME`."""
         flags = {
             "local_reads": local_reads,
             "listen": listen,
@@ -36,7 +39,7 @@ class Peer:
         }
         options = msgspec.json.encode({"flags": flags, "size": size}).decode()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.peer_process", options],
+            [*within, sys.executable, "-m", "support.peer_process", options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=os.path.dirname(os.path.dirname(__file__)),
@@ -135,6 +138,25 @@ class _Commands:
 
     def release(self, hold_id: str) -> None:
         self.peer.release(hold_id.encode(), timeout=5)
+
+    def start(self, op: str, length: int, urgent: bool = False) -> None:
+        """Copies between the heap here and the peer's."""
+        entries = [((self.heap_region, 0), self.peer.region("heap"), 0, length)]
+        self.started = time.monotonic()
+        self.transfer = getattr(self.engine, op)(entries, urgent=urgent)
+
+    def urgent_read(self, length: int) -> str:
+        """A second transfer beside the one that was started, into the arena."""
+        entries = [((self.arena, 0), self.peer.region("heap"), 0, length)]
+        self.engine.read(entries, urgent=True).wait(20)
+        return hashlib.sha256(self.arena.buffer[:length]).hexdigest()
+
+    def progress(self) -> dict[str, Any]:
+        return {"done": self.transfer.done, "moved": self.transfer.nbytes_moved}
+
+    def finish(self) -> dict[str, Any]:
+        self.transfer.wait(60)
+        return {"seconds": time.monotonic() - self.started, "path": self.transfer.path}
 
     def stats(self) -> dict[str, int]:
         return self.engine.stats()
