@@ -9,23 +9,22 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
 from moontide import _core
 from moontide._operation import Operation
-from moontide._waiting import completion
+from moontide._peer import Peer, RemoteRegion
+from moontide._transfer import Prepared, Transfer
 from moontide.access import access_of, advertised, listening_address, resolve
 from moontide.config import Config, load_config
-from moontide.errors import Closed, Invalid, MoontideError, NotFound, TimedOut
+from moontide.errors import Closed, Invalid, TimedOut
 
 if TYPE_CHECKING:
     from moontide.directory import Names, Publication
 
 __all__ = ["Arena", "Engine", "Entry", "Operation", "Peer", "Prepared", "Region", "RemoteRegion", "Transfer"]
-
-RemoteRegion = _core.RemoteRegion
 
 Local = Union[int, "Region", "Arena", tuple[Any, int], Any]
 """Local memory: an address, a region or arena (from its start), (region, offset), or a buffer inside a region."""
@@ -117,152 +116,6 @@ class Arena:
 
     def __len__(self) -> int:
         return self.region.length
-
-
-class Transfer:
-    """A batch of copies: one outcome (`done`), then one quiet.
-
-    Until `quiet`, memory of the transfer may still be read or written; the engine keeps it referenced.
-    """
-
-    def __init__(self, native: _core.Transfer, engine: object) -> None:
-        self._native = native
-        self._engine = engine  # keeps the memory that is registered with it
-
-    @property
-    def done(self) -> bool:
-        """True once every entry has its result."""
-        return self._native.done
-
-    @property
-    def quiet(self) -> bool:
-        """True once nothing of this transfer can touch any memory any more."""
-        return self._native.quiet
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes asked for."""
-        return self._native.nbytes
-
-    @property
-    def nbytes_moved(self) -> int:
-        """Bytes that have arrived so far."""
-        return self._native.nbytes_moved
-
-    @property
-    def path(self) -> str:
-        """Which transports carried it: "self", "shm", "cma", "pull", "tcp", or several joined by "+"."""
-        return self._native.path
-
-    @property
-    def results(self) -> list[MoontideError | None]:
-        """One per entry, in order; None for success. Before `done` what failed so far."""
-        return self._native.results
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Returns at success, raises the first error. TimedOut when undecided after `timeout` seconds."""
-        self._native.wait(timeout)
-
-    def wait_quiet(self, timeout: float | None = None) -> None:
-        """Waits until `quiet`, whatever the outcome."""
-        self._native.wait_quiet(timeout)
-
-    def cancel(self) -> None:
-        """Ends it with Canceled unless it is done; quiet follows."""
-        self._native.cancel()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield from completion(self._native)
-        self._native.wait(0)
-
-
-class Prepared:
-    """A batch that is packed once and posted many times."""
-
-    def __init__(self, native: _core.Prepared, engine: object) -> None:
-        self._native = native
-        self._engine = engine
-
-    def __len__(self) -> int:
-        return len(self._native)
-
-    def post(self, *, timeout: float | None = None, urgent: bool = False) -> Transfer:
-        """Starts it. `timeout`: seconds without progress after which it has failed; `urgent` as for `Engine.read`."""
-        return Transfer(self._native.post(timeout, urgent), self._engine)
-
-
-class Peer:
-    """An open link to another engine."""
-
-    def __init__(self, native: _core.Link, engine: object) -> None:
-        self._native = native
-        self._engine = engine
-
-    @property
-    def address(self) -> str:
-        """Where the peer listens."""
-        return self._native.address
-
-    @property
-    def instance_id(self) -> str:
-        """The peer's identity: 32 hexadecimal digits, new with each start of its engine."""
-        return self._native.instance_id
-
-    @property
-    def same_host(self) -> bool:
-        """True when both share this host and a local socket namespace."""
-        return self._native.same_host
-
-    @property
-    def open(self) -> bool:
-        """False once the link is over; `Engine.open` makes another one."""
-        return self._native.open
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Transport → "ok", or the reason why it is not usable with this peer."""
-        return {name: reason or "ok" for name, reason in self._native.paths.items()}
-
-    @property
-    def regions(self) -> dict[str, RemoteRegion]:
-        """The peer's regions by name, as they are now."""
-        return self._native.regions()
-
-    def region(self, name: str) -> RemoteRegion:
-        """The peer's region of that name. NotFound lists those there are."""
-        regions = self._native.regions()
-        if name not in regions:
-            raise NotFound(f"the peer at {self.address} has no region {name!r}; it has {sorted(regions)}")
-        return regions[name]
-
-    def refresh(self) -> None:
-        """Nothing to do: a peer announces its regions as they come and go."""
-
-    def claim_async(self, hold_id: bytes, *, timeout: float | None = None) -> Operation[bytes]:
-        """As `claim`, without waiting."""
-        return Operation(self._native.claim(hold_id, timeout))
-
-    def claim(self, hold_id: bytes, *, timeout: float | None = None) -> bytes:
-        """Takes the peer's hold for reading and renews it until `release`. Returns the payload of the hold.
-
-        NotFound: no such hold (yet); Denied: another peer has it; Expired, TimedOut, PeerLost.
-        """
-        return self.claim_async(hold_id, timeout=timeout).wait()
-
-    def release_async(self, hold_id: bytes, *, timeout: float | None = None) -> Operation[None]:
-        """As `release`, without waiting."""
-        return Operation(self._native.release(hold_id, timeout))
-
-    def release(self, hold_id: bytes, *, timeout: float | None = None) -> None:
-        """Returns when the peer confirms that the memory was held until now; only then count what was read.
-
-        Expired: it was not. TimedOut, PeerLost: not known, so it was not.
-        """
-        self.release_async(hold_id, timeout=timeout).wait()
-
-    def close(self) -> None:
-        """Ends the link; what is under way on it fails with Closed."""
-        self._native.close()
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -399,29 +252,56 @@ class Engine:
 
     # --- transfers ---
 
-    def read(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None, urgent: bool = False) -> Transfer:
+    def read(
+        self,
+        entries: Iterable[Entry] | bytes,
+        *,
+        timeout: float | None = None,
+        urgent: bool = False,
+        notify: bytes | None = None,
+    ) -> Transfer:
         """Starts copying from peers' regions into local registered memory.
 
         `timeout`: seconds without progress after which it has failed (default: the configuration's). Entries may also
         be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length).
         `urgent`: overtakes what is queued for the same peer, here, there and on the wire; for what is small.
+        `notify`: up to 1 MiB for the mailbox of each peer involved, put there once all bytes have arrived; the transfer
+        is done when it is there.
         """
-        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent), self)
+        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent, notify), self)
 
     def write(
-        self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None, urgent: bool = False
+        self,
+        entries: Iterable[Entry] | bytes,
+        *,
+        timeout: float | None = None,
+        urgent: bool = False,
+        notify: bytes | None = None,
     ) -> Transfer:
         """Starts copying from local registered memory into peers' regions; entries and options as for `read`.
 
         Between processes of one host the peer pulls, from regions that are registered readable.
         """
-        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent), self)
+        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent, notify), self)
 
     def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
         """Packs a batch ("read" or "write") for posting it many times."""
         if op not in _OPS:
             raise Invalid(f"op = {op!r}: allowed are read, write")
         return Prepared(_core.Prepared(self._runtime, entries, _OPS[op]), self)
+
+    # --- notifications ---
+
+    def receive_async(self) -> Operation[list[tuple[str, bytes]]]:
+        """As `receive`, without waiting; several receivers share what comes, so a list may be empty."""
+        return Operation(self._runtime.arrival(), lambda _: self._runtime.notifications())
+
+    def receive(self, *, timeout: float | None = None) -> list[tuple[str, bytes]]:
+        """Waits for notifications of peers and takes all there are: (instance id of the sender, payload), oldest first.
+
+        TimedOut when none came within `timeout` seconds. At most 65,536 and 64 MiB wait; further senders are refused.
+        """
+        return self.receive_async().wait(timeout)
 
     # --- holds ---
 

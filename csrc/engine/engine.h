@@ -16,6 +16,7 @@
 #include "engine/claims.h"
 #include "engine/holds.h"
 #include "engine/link.h"
+#include "engine/mailbox.h"
 #include "engine/options.h"
 #include "engine/pull.h"
 #include "engine/transfer.h"
@@ -79,6 +80,7 @@ class Engine {
 
   Holds& holds() { return holds_; }
   Claims& claims() { return claims_; }
+  Mailbox& mailbox() { return mailbox_; }
   const EngineCounters& counters() const { return counters_; }
   size_t links() const { return links_.size(); }
   size_t hostages() const;  // transfers that have an outcome and are not quiet
@@ -140,6 +142,7 @@ class Engine {
   transport::TransportList transports_;
   Holds holds_;
   Claims claims_;
+  Mailbox mailbox_;
   PullServer pulls_;
   EngineCounters counters_;
   std::vector<std::unique_ptr<io::Listener>> listeners_;

@@ -239,6 +239,12 @@ void Link::handle_request(rpc::Incoming request, rpc::Responder responder) {
       if (auto* target = endpoint(fence->transport)) target->fence_stream(fence->stream);
       return responder.reply(Bytes{});
     }
+    case wire::kNotify: {
+      auto message = wire::decode<wire::Notify>(request.payload);
+      if (!message) return responder.refuse(message.error());
+      auto put = engine_.mailbox().put(identity_.peer, std::move(message->payload));
+      return put ? responder.reply(Bytes{}) : responder.refuse(put.error());
+    }
     case wire::kHoldClaim: {
       auto hold = wire::decode<wire::HoldId>(request.payload);
       if (!hold) return responder.refuse(hold.error());

@@ -207,11 +207,34 @@ void Transfer::fail_records(const Part& part, const Error& error) {
 }
 
 void Transfer::finish_if_complete() {
-  if (live_slices_ > 0) return;
+  if (live_slices_ > 0 || (!done_ && tell_peers())) return;
   if (!done_) set_done();
   if (std::exchange(quiet_told_, true)) return;
   pins_.clear();
   if (options_.quiet) std::exchange(options_.quiet, {})();
+}
+
+// True while the notification is under way.
+bool Transfer::tell_peers() {
+  if (telling_ > 0) return true;
+  if (!options_.notify || error_.code != Code::kOk) return false;
+  std::vector<std::shared_ptr<Link>> links;
+  for (Part& part : parts_) {
+    if (std::ranges::find(links, part.link) == links.end()) links.push_back(part.link);
+  }
+  last_progress_ns_ = engine_.reactor().now_ns();
+  telling_ = links.size();
+  Bytes message = wire::encode(wire::Notify{*std::exchange(options_.notify, {})});
+  for (auto& link : links) {
+    link->call(wire::kNotify, message, progress_timeout_ns(), [self = shared_from_this()](Result<rpc::Reply> reply) {
+      --self->telling_;
+      if (!reply && self->error_.code == Code::kOk) {
+        self->error_ = {reply.error().code, "the bytes are there, the peer was not notified: " + reply.error().message};
+      }
+      self->finish_if_complete();
+    });
+  }
+  return telling_ > 0;
 }
 
 void Transfer::set_done() {

@@ -37,6 +37,8 @@ struct TransferOptions {
   std::move_only_function<void()> done = {};
   std::move_only_function<void()> quiet = {};
   bool urgent = false;         // overtakes what is not
+  // For the mailbox of each peer it copied from or to, once all bytes are visible there; done only when they have it.
+  std::optional<Bytes> notify = {};
   bool caller_copies = false;  // the submitter runs take_work() itself; false: the reactor does, a slice per turn
 };
 
@@ -131,6 +133,7 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   void settle(Part& part, const Result<>& outcome);
   void fail_records(const Part& part, const Error& error);
   void finish_if_complete();
+  bool tell_peers();
   void set_done();
   void end_early(const Error& error);
 
@@ -151,6 +154,7 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   uint64_t waiting_bytes_ = 0;
   std::vector<Way> queues_;  // in which it waits
   size_t posted_ = 0;        // parts that an endpoint has
+  size_t telling_ = 0;         // notifications without an answer
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;

@@ -135,6 +135,46 @@ Operation release(const LinkHandle& handle, const py::bytes& id, std::optional<d
   return make_operation<void>(handle.runtime, pending, [] { return py::none(); });
 }
 
+Operation notify(const LinkHandle& handle, const py::bytes& payload, std::optional<double> timeout) {
+  auto pending = std::make_shared<Pending<void>>();
+  Bytes message = wire::encode(wire::Notify{to_bytes(as_bytes(static_cast<std::string_view>(payload)))});
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*handle.runtime);
+    int64_t timeout_ns = timeout_or(timeout, handle.runtime->engine().options().progress_timeout_ns);
+    handle.link->call(wire::kNotify, std::move(message), timeout_ns, [pending](Result<rpc::Reply> reply) {
+      pending->set(reply ? Result<>{} : std::unexpected(reply.error()));
+    });
+  }
+  return make_operation<void>(handle.runtime, pending, [] { return py::none(); });
+}
+
+std::vector<std::pair<std::string, py::bytes>> notifications(Runtime& runtime) {
+  std::vector<engine::Notification> taken;
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(runtime);
+    taken = runtime.engine().mailbox().take();
+  }
+  std::vector<std::pair<std::string, py::bytes>> out;
+  for (const auto& note : taken) {
+    out.emplace_back(note.from.text(),
+                     py::bytes(reinterpret_cast<const char*>(note.payload.data()), note.payload.size()));
+  }
+  return out;
+}
+
+// Done when a notification waits.
+Operation arrival(const std::shared_ptr<Runtime>& runtime) {
+  auto pending = std::make_shared<Pending<void>>();
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*runtime);
+    runtime->engine().mailbox().on_arrival([pending] { pending->set({}); });
+  }
+  return make_operation<void>(runtime, pending, [] { return py::none(); });
+}
+
 std::vector<std::pair<py::bytes, std::string>> drain_holds(Runtime& runtime) {
   static constexpr const char* kNames[] = {"", "released", "expired", "peer_lost", "ended"};
   std::vector<std::pair<Bytes, engine::HoldEnd>> ended;
@@ -206,6 +246,7 @@ void bind_link(py::module_& m) {
       .def_property_readonly("open", locked([](const engine::Link& link) { return link.open(); }))
       .def_property_readonly("paths", locked([](const engine::Link& link) { return link.paths(); }))
       .def("regions", &link_regions)
+      .def("notify", &notify, py::arg("payload"), py::arg("timeout") = py::none())
       .def("claim", &claim, py::arg("hold_id"), py::arg("timeout") = py::none())
       .def("release", &release, py::arg("hold_id"), py::arg("timeout") = py::none())
       .def("close", [](const LinkHandle& handle) {
@@ -255,9 +296,13 @@ void bind_engine(py::module_& m) {
       .def(
           "submit",
           [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries,
-             std::optional<double> timeout,
-             bool urgent) { return submit(runtime, pack_records(entries, op), timeout, urgent); },
-          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none(), py::arg("urgent") = false)
+             std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& notify) {
+            return submit(runtime, pack_records(entries, op), {timeout, urgent, notify});
+          },
+          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none(), py::arg("urgent") = false,
+          py::arg("notify") = py::none())
+      .def("notifications", &notifications)
+      .def("arrival", &arrival)
       .def(
           "hold",
           [](Runtime& r, const py::bytes& id, const py::bytes& payload, double ttl) {

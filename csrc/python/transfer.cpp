@@ -108,18 +108,29 @@ Records pack_records(const py::object& entries, uint32_t op) {
   return records;
 }
 
+SubmitOptions::SubmitOptions(std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& payload)
+    : timeout_s(timeout), urgent(urgent) {
+  if (!payload) return;
+  auto bytes = as_bytes(static_cast<std::string_view>(*payload));
+  if (bytes.size() > engine::Mailbox::kPayloadMax)
+    raise({Code::kTooLarge, "a notification of " + std::to_string(bytes.size()) + " bytes; at most " +
+                                std::to_string(engine::Mailbox::kPayloadMax)});
+  notify = to_bytes(bytes);
+}
+
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      std::optional<double> timeout_s, bool urgent) {
+                      SubmitOptions chosen) {
   TransferHandle handle;
   handle.runtime = runtime;
   handle.outcome = std::make_shared<Completion>();
   handle.quiet = std::make_shared<Completion>();
   engine::TransferOptions options;
-  if (timeout_s) options.progress_timeout_ns = std::max<int64_t>(to_ns(*timeout_s, "timeout"), 1);
+  if (chosen.timeout_s) options.progress_timeout_ns = std::max<int64_t>(to_ns(*chosen.timeout_s, "timeout"), 1);
   options.done = [outcome = handle.outcome] { outcome->finish(); };
   options.quiet = [quiet = handle.quiet] { quiet->finish(); };
   options.caller_copies = true;
-  options.urgent = urgent;
+  options.urgent = chosen.urgent;
+  options.notify = std::move(chosen.notify);
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
   handle.transfer = value_or_raise(runtime->engine().submit(records, std::move(options)));
@@ -202,10 +213,11 @@ void bind_prepared(py::module_& m) {
       .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
       .def(
           "post",
-          [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent) {
-            return submit(prepared.runtime, prepared.records, timeout_s, urgent);
+          [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent,
+             const std::optional<py::bytes>& notify) {
+            return submit(prepared.runtime, prepared.records, {timeout_s, urgent, notify});
           },
-          py::arg("timeout") = py::none(), py::arg("urgent") = false);
+          py::arg("timeout") = py::none(), py::arg("urgent") = false, py::arg("notify") = py::none());
 }
 
 void bind_remote_region(py::module_& m) {

@@ -28,8 +28,17 @@ using Records = std::vector<engine::Record>;
 // From an iterable of (local, remote region, offset, length), or from a buffer of 40-byte records.
 Records pack_records(const py::object& entries, uint32_t op);
 
+// How a batch is to be carried, as Python says it.
+struct SubmitOptions {
+  std::optional<double> timeout_s;
+  bool urgent = false;
+  std::optional<Bytes> notify;
+
+  SubmitOptions(std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& notify);
+};
+
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      std::optional<double> timeout_s, bool urgent);
+                      SubmitOptions chosen);
 
 // A peer's region, as it is named in entries.
 struct RemoteRegionHandle {

@@ -29,6 +29,7 @@ enum EngineMessage : uint16_t {
   kPing = 11,         // request
   kBye = 12,          // notice: the link is over here, nothing of it lands here any more; close it
   kResume = 13,       // request: this connection goes on as the control channel of a link
+  kNotify = 14,       // request: for the application; the reply says that it waits there
   kHoldClaim = 20,    // request
   kHoldRenew = 21,    // notice
   kHoldRelease = 22,  // request
@@ -171,6 +172,11 @@ struct PullCancel {
 struct Empty {
   uint8_t version = 1;
   auto fields() { return std::tie(version); }
+};
+
+struct Notify {
+  Bytes payload;
+  auto fields() { return std::tie(payload); }
 };
 
 struct HoldId {
