@@ -36,7 +36,7 @@ struct TransferOptions {
   int64_t progress_timeout_ns = 0;  // 0: the engine's
   std::move_only_function<void()> done = {};
   std::move_only_function<void()> quiet = {};
-  bool urgent = false;         // overtakes what is not
+  bool urgent = false;  // overtakes what is not
   // For the mailbox of each peer it copied from or to, once all bytes are visible there; done only when they have it.
   std::optional<Bytes> notify = {};
   bool caller_copies = false;  // the submitter runs take_work() itself; false: the reactor does, a slice per turn
@@ -154,7 +154,7 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   uint64_t waiting_bytes_ = 0;
   std::vector<Way> queues_;  // in which it waits
   size_t posted_ = 0;        // parts that an endpoint has
-  size_t telling_ = 0;         // notifications without an answer
+  size_t telling_ = 0;       // notifications without an answer
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;
