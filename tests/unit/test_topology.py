@@ -113,6 +113,13 @@ def test_svg_puts_a_gpu_and_its_nic_into_one_switch_and_nothing_on_top_of_anothe
             assert apart
 
 
+def test_svg_says_what_a_box_is() -> None:
+    root = ElementTree.fromstring(draw(discover(fixture=FIXTURES / "cxl.txt")))
+    titles = [element.text for element in root.iter(f"{SVG}text") if element.get("class") == "title"]
+    assert {"root port 0000:15:01.0", "root complex pci0000:80", "cxl:3  500.0 GiB", "no memory"} <= set(titles)
+    assert "NUMA node 4" in titles and "socket 1" in titles and "at no known node" in titles
+
+
 def test_hundreds_of_devices_are_drawn(tmp_path: Path) -> None:
     lines = ["moontide-sysfs 1", "devices/system/node/node0/cpulist = 0-255"]
     for i in range(400):

@@ -16,7 +16,7 @@ _TITLE = 24
 _LEAF_WIDTH = 218
 _LEAF_HEIGHT = 40
 _LINE = 18
-_ROW_WIDTH = 4 * (_LEAF_WIDTH + 4 * _GAP)  # four switches beside each other
+_ROW_WIDTH = 4 * (_LEAF_WIDTH + 5 * _GAP)  # four switches beside each other
 _NAMES_MAX = 12  # in a line of the ranking
 _STYLE = """
 text { font-family: sans-serif; font-size: 11px; fill: #1c2733 }
@@ -56,15 +56,16 @@ class _Branch:
     def count(self) -> int:
         return len(self.devices) + sum(branch.count() for branch in self.below.values())
 
-    def boxes(self, kind: str, words: str) -> Iterator[_Box]:
+    def boxes(self, words: str = "root complex", below: str = "root port") -> Iterator[_Box]:
         """This branch as a box; only what it holds where it holds one thing, for then it joins nothing."""
         inside = [*self.devices]
         for branch in self.below.values():
-            inside += branch.boxes("switch", "PCIe switch")
-        if self.count() == 1 or (len(inside) == 1 and not self.devices and kind == "switch"):
+            inside += branch.boxes(below, "PCIe switch")
+        is_root = words == "root complex"
+        if self.count() == 1 or (len(inside) == 1 and not self.devices and not is_root):
             yield from inside
         else:
-            yield _Box(kind, f"{words} {self.name}", inside=inside, column=kind == "switch")
+            yield _Box("root" if is_root else "switch", f"{words} {self.name}", inside=inside, column=not is_root)
 
 
 def _devices(found: Topology) -> Iterator[tuple[Place, _Box]]:
@@ -89,9 +90,11 @@ def _nic_title(nic: Nic) -> str:
 
 
 def _node_box(node: Node, devices: Iterable[tuple[Place, _Box]]) -> _Box:
-    memory = f"cpu:{node.id}" if node.cpus else f"cxl:{node.id}"
+    memory = "no memory"
+    if node.cpus or node.memory_bytes:
+        memory = f"{'cpu' if node.cpus else 'cxl'}:{node.id}  {size_text(node.memory_bytes)}"
     box = _Box("node", f"NUMA node {node.id}")
-    box.inside.append(_Box("memory", f"{memory}  {size_text(node.memory_bytes)}", f"CPUs {cpu_ranges(node.cpus)}"))
+    box.inside.append(_Box("memory", memory, f"CPUs {cpu_ranges(node.cpus)}" if node.cpus else "no CPUs"))
     roots: dict[str, _Branch] = {}
     for place, leaf in devices:
         if place.node != node.id:
@@ -104,7 +107,7 @@ def _node_box(node: Node, devices: Iterable[tuple[Place, _Box]]) -> _Box:
             branch = branch.below.setdefault(bridge, _Branch(bridge))
         branch.devices.append(leaf)
     for root in roots.values():
-        box.inside += root.boxes("root", "root complex")
+        box.inside += root.boxes()
     box.inside.sort(key=lambda inner: bool(inner.inside))
     return box
 
@@ -125,9 +128,13 @@ def _arrange(box: _Box) -> None:
     if not box.inside:
         return
     x = y = row = width = 0
+    previous = box.inside[0]
     for inner in box.inside:
         _arrange(inner)
-        if x and (box.column or x + inner.width > _ROW_WIDTH):
+        # boxes do not stand beside devices: a row would be as high as the boxes
+        other_kind = bool(inner.inside) != bool(previous.inside)
+        previous = inner
+        if x and (box.column or other_kind or x + inner.width > _ROW_WIDTH):
             x, y, row = 0, y + row + _GAP, 0
         inner.x, inner.y = _GAP + x, _TITLE + y
         x += inner.width + _GAP
