@@ -56,7 +56,8 @@ def wheel_findings(wheel: Path) -> Iterator[str]:
 def main() -> int:
     path = Path(sys.argv[1])
     found = list(wheel_findings(path) if path.suffix == ".whl" else findings(path))
-    print(*found, sep="\n")
+    for finding in found:
+        print(finding)
     return 1 if found else 0
 
 

@@ -323,8 +323,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         _Choice("how memory of this host is read; off: by tcp", "auto", "shm", "cma", "off"),
     ] = "auto"
-    nics: Annotated[tuple[str, ...], _Names("the NICs to use, by interface or RDMA device; empty: all")] = ()
-    nics_excluded: Annotated[tuple[str, ...], _Names("NICs not to use; they win over `nics`")] = ()
+    nics: Annotated[tuple[str, ...], _Names("NICs to choose from, by interface or RDMA device; empty: all")] = ()
+    nics_excluded: Annotated[tuple[str, ...], _Names("NICs not to choose; it wins over nics")] = ()
 
 
 def _kinds() -> dict[str, _Kind]:

@@ -16,8 +16,8 @@ _COMMANDS = {
     "doctor": ("moontide.cli.doctor", "Look for what keeps Moontide from working well here, and say what to do."),
     "master": ("moontide.cli.master", "Run the pool's master."),
     "node": ("moontide.cli.node", "Lend memory of this machine to the pool."),
-    "topology": ("moontide.cli.topology", "Show which NICs, GPUs and disks are near to which memory."),
     "router": ("moontide.cli.router", "Send requests to prefill and decode servers."),
+    "topology": ("moontide.cli.topology", "Show which NICs, GPUs and disks are near to which memory."),
 }
 
 
