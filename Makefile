@@ -11,7 +11,7 @@ CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint format tidy cxx-tests sim mutants test-fast test-packages test vllm-env demo bench wheel clean
+.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants test-fast test-packages test vllm-env demo bench wheel wheels clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,9 +33,13 @@ lint: venv ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check $(PY_FOLDERS)
 	$(BIN)/ruff format --check $(PY_FOLDERS)
 	MYPYPATH=core $(BIN)/mypy --strict -p moontide
-	$(BIN)/mypy --strict scripts demo
-	MYPYPATH=core:tests $(BIN)/mypy --strict --explicit-package-bases tests/tidy
+	MYPYPATH=core $(BIN)/mypy --strict scripts demo
+	MYPYPATH=core:tests:. $(BIN)/mypy --strict --explicit-package-bases tests/tidy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) && echo "clang-format: ok"
+
+lint-all: lint ## lint, and clang-tidy on the C++ files that changed: since the last tag, or BASE=commit, or FILES="..."
+	@scripts/system_packages.sh test
+	$(BIN)/python scripts/clang_tidy.py $(if $(BASE),--base $(BASE)) $(FILES)
 
 format: venv ## rewrites the sources as ruff and clang-format want them
 	$(BIN)/ruff check --fix-only -q $(PY_FOLDERS)
@@ -81,6 +85,9 @@ bench: build ## the project beside its peers, in one run: build/bench.json
 
 wheel: venv ## the wheel, in dist/
 	@scripts/build.sh wheel
+
+wheels: venv ## for each Python from 3.10 to 3.13 on this machine, tried in a fresh environment: dist/wheels; VERSIONS="3.10 3.12"
+	@$(BIN)/python scripts/wheels.py $(VERSIONS)
 
 clean: ## removes what was built here; the environments in the user's cache stay
 	rm -rf build dist .venv

@@ -55,6 +55,7 @@ _DIRECTORY = re.compile(
 )
 _PASSWORD = re.compile(r"(?<=//)[^/@]*@")
 _PROXY = re.compile(r"(?:http|https|all|no)_proxy")
+_NAME = re.compile(r"[^\s,/\\\"'\x00-\x1f]{1,64}")
 _INPROC = re.compile(r"inproc:[^\s]+")
 # A Kubernetes service called "moontide..." puts such variables into every pod; they are no options of ours.
 _SERVICE_LINK = re.compile(r"(_|^)(SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$")
@@ -265,6 +266,26 @@ class _Count(_Ranged):
         raise Invalid(f"{option} = {value!r}: not a whole number; allowed are {self.allowed()}")
 
 
+class _Names(_Kind):
+    """A list; in variables and flags separated by commas."""
+
+    def allowed(self) -> str:
+        return "up to 64 names of up to 64 characters, separated by commas; * and ? stand for others, as in the shell"
+
+    def parse(self, option: str, value: object) -> object:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+            raise Invalid(f"{option} = {value!r}: no list of names; allowed are {self.allowed()}")
+        names = tuple(item.strip() for item in items if item.strip())
+        if len(names) > 64 or not all(_NAME.fullmatch(name) for name in names):
+            raise Invalid(f"{option} = {value!r}: allowed are {self.allowed()}")
+        return names
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(value)
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The effective configuration; see `moontide config`. Build it with `load_config`, which checks the values."""
 
@@ -302,6 +323,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         _Choice("how memory of this host is read; off: by tcp", "auto", "shm", "cma", "off"),
     ] = "auto"
+    nics: Annotated[tuple[str, ...], _Names("NICs to choose from, by interface or RDMA device; empty: all")] = ()
+    nics_excluded: Annotated[tuple[str, ...], _Names("NICs not to choose; it wins over nics")] = ()
 
 
 def _kinds() -> dict[str, _Kind]:

@@ -46,5 +46,6 @@ void bind_engine(py::module_& m);
 void bind_transfer(py::module_& m);
 void bind_store(py::module_& m);
 void bind_sim(py::module_& m);
+void bind_topology(py::module_& m);
 
 }  // namespace moontide::python

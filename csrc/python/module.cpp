@@ -32,4 +32,5 @@ PYBIND11_MODULE(_core, m) {
   bind_engine(m);
   bind_store(m);
   bind_sim(m);
+  bind_topology(m);
 }

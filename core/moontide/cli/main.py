@@ -17,6 +17,7 @@ _COMMANDS = {
     "master": ("moontide.cli.master", "Run the pool's master."),
     "node": ("moontide.cli.node", "Lend memory of this machine to the pool."),
     "router": ("moontide.cli.router", "Send requests to prefill and decode servers."),
+    "topology": ("moontide.cli.topology", "Show which NICs, GPUs and disks are near to which memory."),
 }
 
 
