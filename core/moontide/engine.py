@@ -9,16 +9,18 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
 from moontide import _core
 from moontide._operation import Operation
-from moontide._waiting import completion
+from moontide._transfer import Prepared, Transfer
 from moontide.access import access_of, advertised, listening_address, resolve
 from moontide.config import Config, load_config
-from moontide.errors import Closed, Invalid, MoontideError, NotFound, TimedOut
+from moontide.errors import Closed, Invalid, NotFound, TimedOut
+from moontide.observe.engines import ObservedEngine
+from moontide.observe.traces import Trace, trace_text
 
 if TYPE_CHECKING:
     from moontide.directory import Names, Publication
@@ -119,78 +121,6 @@ class Arena:
         return self.region.length
 
 
-class Transfer:
-    """A batch of copies: one outcome (`done`), then one quiet.
-
-    Until `quiet`, memory of the transfer may still be read or written; the engine keeps it referenced.
-    """
-
-    def __init__(self, native: _core.Transfer, engine: object) -> None:
-        self._native = native
-        self._engine = engine  # keeps the memory that is registered with it
-
-    @property
-    def done(self) -> bool:
-        """True once every entry has its result."""
-        return self._native.done
-
-    @property
-    def quiet(self) -> bool:
-        """True once nothing of this transfer can touch any memory any more."""
-        return self._native.quiet
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes asked for."""
-        return self._native.nbytes
-
-    @property
-    def nbytes_moved(self) -> int:
-        """Bytes that have arrived so far."""
-        return self._native.nbytes_moved
-
-    @property
-    def path(self) -> str:
-        """Which transports carried it: "self", "shm", "cma", "pull", "tcp", or several joined by "+"."""
-        return self._native.path
-
-    @property
-    def results(self) -> list[MoontideError | None]:
-        """One per entry, in order; None for success. Before `done` what failed so far."""
-        return self._native.results
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Returns at success, raises the first error. TimedOut when undecided after `timeout` seconds."""
-        self._native.wait(timeout)
-
-    def wait_quiet(self, timeout: float | None = None) -> None:
-        """Waits until `quiet`, whatever the outcome."""
-        self._native.wait_quiet(timeout)
-
-    def cancel(self) -> None:
-        """Ends it with Canceled unless it is done; quiet follows."""
-        self._native.cancel()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield from completion(self._native)
-        self._native.wait(0)
-
-
-class Prepared:
-    """A batch that is packed once and posted many times."""
-
-    def __init__(self, native: _core.Prepared, engine: object) -> None:
-        self._native = native
-        self._engine = engine
-
-    def __len__(self) -> int:
-        return len(self._native)
-
-    def post(self, *, timeout: float | None = None, urgent: bool = False) -> Transfer:
-        """Starts it. `timeout`: seconds without progress after which it has failed; `urgent` as for `Engine.read`."""
-        return Transfer(self._native.post(timeout, urgent), self._engine)
-
-
 class Peer:
     """An open link to another engine."""
 
@@ -275,7 +205,7 @@ def _close_engines() -> None:
         engine.close()
 
 
-class Engine:
+class Engine(ObservedEngine):
     """One listening address, one identity, the memory registered with it. Closes as a context manager.
 
     Off loopback it needs a cluster secret (`secret_file`). After a fork the child's copy answers Closed; make a new
@@ -301,6 +231,7 @@ class Engine:
         self._leaving: dict[int, _core.Operation] = {}  # regions withdrawn and not quiet
         self._names: Names | None = None
         self._names_lock = threading.Lock()
+        self._start_watching(config)
         _open_engines.add(self)
         self.address: str = self._runtime.address
         self.instance_id: str = self._runtime.instance_id
@@ -399,23 +330,36 @@ class Engine:
 
     # --- transfers ---
 
-    def read(self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None, urgent: bool = False) -> Transfer:
+    def read(
+        self,
+        entries: Iterable[Entry] | bytes,
+        *,
+        timeout: float | None = None,
+        urgent: bool = False,
+        trace: Trace = "",
+    ) -> Transfer:
         """Starts copying from peers' regions into local registered memory.
 
         `timeout`: seconds without progress after which it has failed (default: the configuration's). Entries may also
         be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length).
         `urgent`: overtakes what is queued for the same peer, here, there and on the wire; for what is small.
+        `trace` names it in dumps and warnings: at most 64 printable characters without blanks, or 32 bytes.
         """
-        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent), self)
+        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent, trace_text(trace)), self)
 
     def write(
-        self, entries: Iterable[Entry] | bytes, *, timeout: float | None = None, urgent: bool = False
+        self,
+        entries: Iterable[Entry] | bytes,
+        *,
+        timeout: float | None = None,
+        urgent: bool = False,
+        trace: Trace = "",
     ) -> Transfer:
         """Starts copying from local registered memory into peers' regions; entries and options as for `read`.
 
         Between processes of one host the peer pulls, from regions that are registered readable.
         """
-        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent), self)
+        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent, trace_text(trace)), self)
 
     def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
         """Packs a batch ("read" or "write") for posting it many times."""
@@ -468,6 +412,7 @@ class Engine:
             names, self._names = self._names, None
         if names is not None:
             names.close()
+        self._stop_watching()
         self._runtime.close()
         self._kept.clear()
 

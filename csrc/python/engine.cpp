@@ -255,9 +255,11 @@ void bind_engine(py::module_& m) {
       .def(
           "submit",
           [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries,
-             std::optional<double> timeout,
-             bool urgent) { return submit(runtime, pack_records(entries, op), timeout, urgent); },
-          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none(), py::arg("urgent") = false)
+             std::optional<double> timeout, bool urgent, std::string trace) {
+            return submit(runtime, pack_records(entries, op), timeout, urgent, std::move(trace));
+          },
+          py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none(), py::arg("urgent") = false,
+          py::arg("trace") = "")
       .def(
           "hold",
           [](Runtime& r, const py::bytes& id, const py::bytes& payload, double ttl) {

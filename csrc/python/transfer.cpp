@@ -109,7 +109,7 @@ Records pack_records(const py::object& entries, uint32_t op) {
 }
 
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      std::optional<double> timeout_s, bool urgent) {
+                      std::optional<double> timeout_s, bool urgent, std::string trace) {
   TransferHandle handle;
   handle.runtime = runtime;
   handle.outcome = std::make_shared<Completion>();
@@ -118,6 +118,7 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
   if (timeout_s) options.progress_timeout_ns = std::max<int64_t>(to_ns(*timeout_s, "timeout"), 1);
   options.done = [outcome = handle.outcome] { outcome->finish(); };
   options.quiet = [quiet = handle.quiet] { quiet->finish(); };
+  options.trace = std::move(trace);
   options.caller_copies = true;
   options.urgent = urgent;
   py::gil_scoped_release nogil;
@@ -202,10 +203,10 @@ void bind_prepared(py::module_& m) {
       .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
       .def(
           "post",
-          [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent) {
-            return submit(prepared.runtime, prepared.records, timeout_s, urgent);
+          [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent, std::string trace) {
+            return submit(prepared.runtime, prepared.records, timeout_s, urgent, std::move(trace));
           },
-          py::arg("timeout") = py::none(), py::arg("urgent") = false);
+          py::arg("timeout") = py::none(), py::arg("urgent") = false, py::arg("trace") = "");
 }
 
 void bind_remote_region(py::module_& m) {
@@ -246,6 +247,7 @@ void bind_transfer(py::module_& m) {
                              })
       .def_property_readonly("nbytes", locked([](const engine::Transfer& t) { return t.bytes(); }))
       .def_property_readonly("nbytes_moved", locked([](const engine::Transfer& t) { return t.bytes_moved(); }))
+      .def_property_readonly("trace", locked([](const engine::Transfer& t) { return t.trace(); }))
       .def_property_readonly("path", locked([](const engine::Transfer& t) { return t.path(); }))
       .def_property_readonly("results", &TransferHandle::results)
       .def("wait", &TransferHandle::wait, py::arg("timeout") = py::none())

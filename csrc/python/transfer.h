@@ -28,8 +28,9 @@ using Records = std::vector<engine::Record>;
 // From an iterable of (local, remote region, offset, length), or from a buffer of 40-byte records.
 Records pack_records(const py::object& entries, uint32_t op);
 
+// `trace`: see engine::TransferOptions.
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      std::optional<double> timeout_s, bool urgent);
+                      std::optional<double> timeout_s, bool urgent, std::string trace);
 
 // A peer's region, as it is named in entries.
 struct RemoteRegionHandle {

@@ -1,0 +1,90 @@
+"""Batches of copies under way, and prepared ones."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from moontide import _core
+from moontide._waiting import completion
+from moontide.errors import MoontideError
+from moontide.observe.traces import Trace, trace_text
+
+__all__ = ["Prepared", "Transfer"]
+
+
+class Transfer:
+    """A batch of copies: one outcome (`done`), then one quiet.
+
+    Until `quiet`, memory of the transfer may still be read or written; the engine keeps it referenced.
+    """
+
+    def __init__(self, native: _core.Transfer, engine: object) -> None:
+        self._native = native
+        self._engine = engine  # keeps the memory that is registered with it
+
+    @property
+    def done(self) -> bool:
+        """True once every entry has its result."""
+        return self._native.done
+
+    @property
+    def quiet(self) -> bool:
+        """True once nothing of this transfer can touch any memory any more."""
+        return self._native.quiet
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes asked for."""
+        return self._native.nbytes
+
+    @property
+    def trace(self) -> str:
+        """What it is called in dumps and warnings, also at the peer: the caller's word, or 16 hexadecimal digits."""
+        return self._native.trace
+
+    @property
+    def nbytes_moved(self) -> int:
+        """Bytes that have arrived so far."""
+        return self._native.nbytes_moved
+
+    @property
+    def path(self) -> str:
+        """Which transports carried it: "self", "shm", "cma", "pull", "tcp", or several joined by "+"."""
+        return self._native.path
+
+    @property
+    def results(self) -> list[MoontideError | None]:
+        """One per entry, in order; None for success. Before `done` what failed so far."""
+        return self._native.results
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns at success, raises the first error. TimedOut when undecided after `timeout` seconds."""
+        self._native.wait(timeout)
+
+    def wait_quiet(self, timeout: float | None = None) -> None:
+        """Waits until `quiet`, whatever the outcome."""
+        self._native.wait_quiet(timeout)
+
+    def cancel(self) -> None:
+        """Ends it with Canceled unless it is done; quiet follows."""
+        self._native.cancel()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from completion(self._native)
+        self._native.wait(0)
+
+
+class Prepared:
+    """A batch that is packed once and posted many times."""
+
+    def __init__(self, native: _core.Prepared, engine: object) -> None:
+        self._native = native
+        self._engine = engine
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def post(self, *, timeout: float | None = None, urgent: bool = False, trace: Trace = "") -> Transfer:
+        """Starts it. `timeout`: seconds without progress after which it has failed; the others as for `Engine.read`."""
+        return Transfer(self._native.post(timeout, urgent, trace_text(trace)), self._engine)
