@@ -111,6 +111,8 @@ py::dict observed(Runtime& runtime) {
   out["links_lost"] = counters.links_lost;
   out["connections_refused"] = counters.refused;
   out["pulls_served"] = counters.pulls_served;
+  out["paths_failed"] = counters.paths_failed;
+  out["control_moves"] = counters.control_moves;
   out["slow_operations"] = slow;
   return out;
 }

@@ -108,6 +108,10 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     links_lost: int
     connections_refused: int
     pulls_served: int
+    paths_failed: int
+    """Times that a path between two devices was given up for a while."""
+    control_moves: int
+    """Times that the control channel of a link went on over other devices."""
     slow_operations: int
 
     transfers_in_flight: int

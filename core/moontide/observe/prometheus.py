@@ -71,6 +71,8 @@ _COUNTERS: Mapping[str, str] = {
     "links_lost": "Links that ended otherwise than by being closed here.",
     "connections_refused": "Incoming connections that were dropped for want of a place before they said who they are.",
     "pulls_served": "Writes of peers of this host for which this engine read.",
+    "paths_failed": "Times that a path between two devices was given up for a while.",
+    "control_moves": "Times that the control channel of a link went on over other devices.",
     "slow_operations": "Times that a transfer or store operation was reported as slow.",
 }
 _GAUGES: Mapping[str, str] = {
