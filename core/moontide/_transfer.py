@@ -8,6 +8,7 @@ from typing import Any
 from moontide import _core
 from moontide._waiting import completion
 from moontide.errors import MoontideError
+from moontide.observe.traces import Trace, trace_text
 
 __all__ = ["Prepared", "Transfer"]
 
@@ -36,6 +37,11 @@ class Transfer:
     def nbytes(self) -> int:
         """Bytes asked for."""
         return self._native.nbytes
+
+    @property
+    def trace(self) -> str:
+        """What it is called in dumps and warnings, also at the peer: the caller's word, or 16 hexadecimal digits."""
+        return self._native.trace
 
     @property
     def nbytes_moved(self) -> int:
@@ -79,6 +85,13 @@ class Prepared:
     def __len__(self) -> int:
         return len(self._native)
 
-    def post(self, *, timeout: float | None = None, urgent: bool = False, notify: bytes | None = None) -> Transfer:
+    def post(
+        self,
+        *,
+        timeout: float | None = None,
+        urgent: bool = False,
+        notify: bytes | None = None,
+        trace: Trace = "",
+    ) -> Transfer:
         """Starts it. `timeout`: seconds without progress after which it has failed; the others as for `Engine.read`."""
-        return Transfer(self._native.post(timeout, urgent, notify), self._engine)
+        return Transfer(self._native.post(timeout, urgent, notify, trace_text(trace)), self._engine)

@@ -307,7 +307,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     directory: Annotated[str, _Directory("where segment names are looked up; direct: they are addresses")] = "direct"
     directory_ttl: Annotated[float, _Duration("a published name that is not renewed for so long is gone", 1, 3600)] = 10
     http_listen: Annotated[
-        str | None, _OptionalAddress("where the master serves the directory by HTTP; empty: it does not")
+        str | None, _OptionalAddress("where a server answers HTTP: metrics, dumps, the directory; empty: it does not")
     ] = None
     log_level: Annotated[str, _Choice("what is logged", "debug", "info", "warning", "error")] = "info"
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
@@ -325,6 +325,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "auto"
     nics: Annotated[tuple[str, ...], _Names("NICs to choose from, by interface or RDMA device; empty: all")] = ()
     nics_excluded: Annotated[tuple[str, ...], _Names("NICs not to choose; it wins over nics")] = ()
+    slow: Annotated[float, _Duration("what takes longer is logged as a warning; 0: nothing is", 0, 86400)] = 1
+    dump_on_signal: Annotated[
+        str,
+        _Choice("SIGUSR1 writes what is under way to standard error; auto: in servers only", "auto", "on", "off"),
+    ] = "auto"
 
 
 def _kinds() -> dict[str, _Kind]:

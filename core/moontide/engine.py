@@ -20,6 +20,8 @@ from moontide._transfer import Prepared, Transfer
 from moontide.access import access_of, advertised, listening_address, resolve
 from moontide.config import Config, load_config
 from moontide.errors import Closed, Invalid, TimedOut
+from moontide.observe.engines import ObservedEngine
+from moontide.observe.traces import Trace, trace_text
 
 if TYPE_CHECKING:
     from moontide.directory import Names, Publication
@@ -128,7 +130,7 @@ def _close_engines() -> None:
         engine.close()
 
 
-class Engine:
+class Engine(ObservedEngine):
     """One listening address, one identity, the memory registered with it. Closes as a context manager.
 
     Off loopback it needs a cluster secret (`secret_file`). After a fork the child's copy answers Closed; make a new
@@ -154,6 +156,7 @@ class Engine:
         self._leaving: dict[int, _core.Operation] = {}  # regions withdrawn and not quiet
         self._names: Names | None = None
         self._names_lock = threading.Lock()
+        self._start_watching(config)
         _open_engines.add(self)
         self.address: str = self._runtime.address
         self.instance_id: str = self._runtime.instance_id
@@ -259,6 +262,7 @@ class Engine:
         timeout: float | None = None,
         urgent: bool = False,
         notify: bytes | None = None,
+        trace: Trace = "",
     ) -> Transfer:
         """Starts copying from peers' regions into local registered memory.
 
@@ -267,8 +271,9 @@ class Engine:
         `urgent`: overtakes what is queued for the same peer, here, there and on the wire; for what is small.
         `notify`: up to 1 MiB for the mailbox of each peer involved, put there once all bytes have arrived; the transfer
         is done when it is there.
+        `trace` names it in dumps and warnings: at most 64 printable characters without blanks, or 32 bytes.
         """
-        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent, notify), self)
+        return Transfer(self._runtime.submit(_READ, entries, timeout, urgent, notify, trace_text(trace)), self)
 
     def write(
         self,
@@ -277,12 +282,13 @@ class Engine:
         timeout: float | None = None,
         urgent: bool = False,
         notify: bytes | None = None,
+        trace: Trace = "",
     ) -> Transfer:
         """Starts copying from local registered memory into peers' regions; entries and options as for `read`.
 
         Between processes of one host the peer pulls, from regions that are registered readable.
         """
-        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent, notify), self)
+        return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent, notify, trace_text(trace)), self)
 
     def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
         """Packs a batch ("read" or "write") for posting it many times."""
@@ -348,6 +354,7 @@ class Engine:
             names, self._names = self._names, None
         if names is not None:
             names.close()
+        self._stop_watching()
         self._runtime.close()
         self._kept.clear()
 

@@ -30,6 +30,7 @@ Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options
       holds_(reactor, options_.holds_max),
       claims_(reactor),
       pulls_(*this),
+      observer_(reactor),
       sweep_(reactor) {
   if (options_.boot_id.empty()) options_.boot_id = read_boot_id();
 }
@@ -142,12 +143,14 @@ void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened)
   auto opener = std::make_shared<Opener>(
       *this, target, timeout_ns, [this, target](Result<LinkRef> link) { finish_open(target, std::move(link)); });
   openers_[target] = opener;
+  observer_.connecting(target);
   opener->start();
 }
 
 void Engine::finish_open(const std::string& address, Result<LinkRef> link) {
   openers_.erase(address);
   auto found = opening_.extract(address);
+  observer_.connected(address, link ? Code::kOk : link.error().code);
   if (found.empty()) return;
   for (Opened& opened : found.mapped()) opened(link);
 }
@@ -275,6 +278,7 @@ Engine::Target Engine::resolve(uint64_t handle) const {
 Result<TransferRef> Engine::make_transfer(TransferOptions options) {
   if (active_.size() >= options_.transfers_max)
     return fail(Code::kOverloaded, std::to_string(active_.size()) + " transfers are under way");
+  if (!is_trace(options.trace)) return fail(Code::kInvalid, "a trace id is at most 64 printable characters");
   uint64_t number = next_transfer_++;
   // alive until quiet, whoever forgets it
   auto quiet = std::move(options.quiet);
@@ -310,7 +314,8 @@ size_t Engine::hostages() const {
 }
 
 void Engine::sweep_soon(int64_t timeout_ns) {
-  const int64_t period_ns = std::max<int64_t>(timeout_ns / 8, kMillisecond);
+  const int64_t slow_ns = observer_.slow_ns() > 0 ? observer_.slow_ns() / 2 : INT64_MAX;
+  const int64_t period_ns = std::max<int64_t>(std::min(timeout_ns / 8, slow_ns), kMillisecond);
   if (active_.empty() || (sweep_.running() && period_ns >= sweep_period_ns_)) return;
   sweep_period_ns_ = period_ns;
   sweep_.start(period_ns, [this] { sweep(); });
@@ -324,6 +329,7 @@ void Engine::sweep() {
   }
   int64_t least = INT64_MAX;
   for (auto& transfer : live) {
+    transfer->check_slow(now);
     transfer->check_deadline(now);
     if (!transfer->done()) least = std::min(least, transfer->progress_timeout_ns());
   }

@@ -17,6 +17,7 @@
 #include "engine/holds.h"
 #include "engine/link.h"
 #include "engine/mailbox.h"
+#include "engine/observer.h"
 #include "engine/options.h"
 #include "engine/pull.h"
 #include "engine/transfer.h"
@@ -81,8 +82,14 @@ class Engine {
   Holds& holds() { return holds_; }
   Claims& claims() { return claims_; }
   Mailbox& mailbox() { return mailbox_; }
+  const Holds& holds() const { return holds_; }
   const EngineCounters& counters() const { return counters_; }
   size_t links() const { return links_.size(); }
+  size_t lingering() const { return lingering_.size(); }
+  const Observer& observer() const { return observer_; }
+  Observer& observer() { return observer_; }
+  const Clock& clock() const { return reactor_; }
+  const std::map<uint64_t, std::weak_ptr<Transfer>>& active() const { return active_; }  // by number, without quiet
   size_t hostages() const;  // transfers that have an outcome and are not quiet
 
   // --- for the engine's own parts ---
@@ -145,6 +152,7 @@ class Engine {
   Mailbox mailbox_;
   PullServer pulls_;
   EngineCounters counters_;
+  Observer observer_;
   std::vector<std::unique_ptr<io::Listener>> listeners_;
 
   std::map<uint64_t, LinkRef> links_;

@@ -77,13 +77,13 @@ void Opener::start() {
 }
 
 void Opener::probe() {
-  channel_->call(wire::kProbe, wire::encode(wire::Probe{}), left_ns(),
+  channel_->call(wire::kProbe, wire::encode(wire::Probe{engine_.options().protocol}), left_ns(),
                  [self = shared_from_this()](Result<rpc::Reply> reply) {
                    if (self->engine_alive_.expired()) return;
                    if (!reply) return self->finish(std::unexpected(reply.error()));
                    auto peer = wire::decode_prefix<wire::ProbeReply>(reply->payload);
                    if (!peer) return self->finish(std::unexpected(peer.error()));
-                   if (auto version = agree({}, peer->protocol); !version)
+                   if (auto version = agree(self->engine_.options().protocol, peer->protocol); !version)
                      return self->finish(std::unexpected(version.error()));
                    self->probed(*peer);
                  });
@@ -114,6 +114,7 @@ void Opener::probed(const wire::ProbeReply& peer) {
 
 void Opener::hello(bool local) {
   wire::Hello message;
+  message.protocol = engine_.options().protocol;
   message.instance = engine_.instance();
   message.address = engine_.address();
   message.local = local;
@@ -139,8 +140,11 @@ void Opener::greeted(bool local, Result<rpc::Reply> reply) {
   if (!are_modest(answer->rails)) return finish(fail(Code::kInvalid, "the peer names too many rails"));
   if (answer->instance != peer_.instance)
     return finish(fail(Code::kStale, "the peer was replaced during the handshake"));
+  if (auto version = agree(engine_.options().protocol, {answer->protocol, answer->protocol}); !version)
+    return finish(std::unexpected(version.error()));
   engine_.superseded_confirmed(superseded_);
   Link::Identity identity;
+  identity.version = answer->protocol;
   identity.token = answer->token;
   identity.peer = answer->instance;
   identity.peer_address = address_;
@@ -203,8 +207,10 @@ void Acceptor::request(rpc::Incoming incoming, rpc::Responder responder) {
     case wire::kProbe: {
       auto probe = wire::decode_prefix<wire::Probe>(incoming.payload);
       if (!probe) return responder.refuse(probe.error());
-      if (auto agreed = agree({}, probe->protocol); !agreed) return responder.refuse(agreed.error());
-      return responder.reply(wire::ProbeReply{{}, engine_.instance(), engine_.boot_id(), engine_.local_name()});
+      if (auto agreed = agree(engine_.options().protocol, probe->protocol); !agreed)
+        return responder.refuse(agreed.error());
+      return responder.reply(
+          wire::ProbeReply{engine_.options().protocol, engine_.instance(), engine_.boot_id(), engine_.local_name()});
     }
     case wire::kHello:
       return hello(std::move(incoming), std::move(responder));
@@ -223,7 +229,7 @@ void Acceptor::request(rpc::Incoming incoming, rpc::Responder responder) {
 void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   auto message = wire::decode_prefix<wire::Hello>(incoming.payload);
   if (!message) return responder.refuse(message.error());
-  auto version = agree({}, message->protocol);
+  auto version = agree(engine_.options().protocol, message->protocol);
   if (!version) return responder.refuse(version.error());
   if (within_ != (message->instance == engine_.instance())) {
     return responder.refuse({Code::kDenied, "that is the identity of this engine"});
@@ -234,6 +240,7 @@ void Acceptor::hello(rpc::Incoming incoming, rpc::Responder responder) {
   }
   if (!engine_.has_room_for_link()) return responder.refuse({Code::kOverloaded, "too many links"});
   Link::Identity identity;
+  identity.version = *version;
   identity.same_engine = within_;
   identity.token = InstanceId::make(engine_.reactor().random());
   identity.peer = message->instance;

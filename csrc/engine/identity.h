@@ -13,8 +13,9 @@
 namespace moontide::engine {
 
 struct LinkIdentity {
-  uint64_t number = 0;  // local, never used twice
-  InstanceId token;     // shared by both sides
+  uint64_t number = 0;   // local, never used twice
+  uint16_t version = 0;  // of the protocol, as agreed
+  InstanceId token;      // shared by both sides
   InstanceId peer;
   std::string peer_address;                    // where the peer listens
   std::vector<std::string> rails, peer_rails;  // addresses of the devices here and there; empty: peer_address alone

@@ -30,7 +30,11 @@ bool is_modest(const wire::RegionInfo& info) {
 }  // namespace
 
 Link::Link(Engine& engine, std::unique_ptr<rpc::Channel> channel, Identity identity)
-    : engine_(engine), channel_(std::move(channel)), identity_(std::move(identity)), scheduler_(*this) {}
+    : engine_(engine),
+      channel_(std::move(channel)),
+      identity_(std::move(identity)),
+      seen_(engine.observer().peer(identity_.peer, identity_.peer_address)),
+      scheduler_(*this) {}
 
 Link::~Link() = default;
 

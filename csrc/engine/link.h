@@ -15,6 +15,7 @@
 
 #include "engine/control.h"
 #include "engine/identity.h"
+#include "engine/observer.h"
 #include "engine/options.h"
 #include "engine/scheduler.h"
 #include "rpc/channel.h"
@@ -46,6 +47,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
 
   bool open() const { return channel_ != nullptr && !given_up_; }
   uint64_t number() const { return identity_.number; }
+  uint16_t version() const { return identity_.version; }
   const InstanceId& token() const { return identity_.token; }
   const std::string& peer_address() const { return identity_.peer_address; }
   rpc::Channel* channel() { return channel_.get(); }
@@ -69,6 +71,8 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // The peer has shown life since then (known where a link has several rails).
   bool alive_since(int64_t time_ns) const { return control_ && control_->alive_ns() >= time_ns; }
   void count_path_failure();
+
+  PeerSeen& seen() { return *seen_; }
 
   // Transport → "" or the reason why this side cannot use it on this link.
   const std::map<std::string, std::string>& paths() const { return paths_; }
@@ -115,6 +119,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   Engine& engine_;
   std::unique_ptr<rpc::Channel> channel_;
   Identity identity_;
+  PeerSeenRef seen_;
   Scheduler scheduler_;
   std::unique_ptr<Control> control_;  // where there are several rails
   std::shared_ptr<transport::Endpoint> pull_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "wire/engine_messages.h"
 
 namespace moontide::engine {
 
@@ -27,7 +28,8 @@ struct EngineOptions {
   uint32_t links_max = 4096;
   uint32_t holds_max = 65536;
   uint32_t transfers_max = 65536;
-  std::string boot_id;  // equal for engines on one host; empty: read from the system
+  wire::ProtocolRange protocol = {};  // offered and accepted in handshakes
+  std::string boot_id;                // equal for engines on one host; empty: read from the system
 };
 
 }  // namespace moontide::engine

@@ -33,8 +33,8 @@ void PullEndpoint::post(transport::Slice& slice) {
   }
   pending_.emplace(slice.tag, &slice);
   // the transfer watches progress; the answer is what says that the peer does not read and write any more
-  link_.call(wire::kPull, wire::encode(request), rpc::kNoTimeout,
-             [this, alive = std::weak_ptr<bool>(alive_), tag = slice.tag](Result<rpc::Reply> reply) {
+  link_.call(wire::kPull, wire::encode_traced(std::move(request), slice.owner->trace(), link_.version()),
+             rpc::kNoTimeout, [this, alive = std::weak_ptr<bool>(alive_), tag = slice.tag](Result<rpc::Reply> reply) {
                if (alive.expired()) return;
                auto found = pending_.find(tag);
                if (found == pending_.end()) return;
@@ -65,8 +65,9 @@ void PullEndpoint::close(const Error& cause) {
 }
 
 void PullServer::pull(const LinkRef& link, ByteView payload, rpc::Responder responder) {
-  auto request = wire::decode<wire::Pull>(payload);
-  if (!request) return responder.refuse(request.error());
+  auto traced = wire::decode_traced<wire::Pull>(payload, link->version());
+  if (!traced) return responder.refuse(traced.error());
+  const wire::Pull* request = &traced->request;
   if (request->items.size() > kItemsMax) return responder.refuse({Code::kInvalid, "too many items in a pull"});
   auto first = running_.lower_bound({link->number(), 0});
   auto last = running_.lower_bound({link->number() + 1, 0});
@@ -92,6 +93,8 @@ void PullServer::pull(const LinkRef& link, ByteView payload, rpc::Responder resp
   auto answer = std::make_shared<rpc::Responder>(std::move(responder));
   TransferOptions options;
   // answered at quiet, not at the outcome: the asker's slice is over only when nothing is read or written any more
+  options.trace = std::move(traced->trace);
+  options.served = true;
   options.quiet = [this, key, answer, engine = &engine_] {
     auto found = running_.find(key);
     if (found == running_.end()) return;

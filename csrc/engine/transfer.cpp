@@ -32,9 +32,12 @@ void Transfer::plan(std::span<const Record> records) {
 }
 
 void Transfer::launch() {
-  last_progress_ns_ = engine_.reactor().now_ns();
+  submitted_ns_ = last_progress_ns_ = engine_.reactor().now_ns();
   live_slices_ = parts_.size();
-  for (Part& part : parts_) route(part);
+  for (Part& part : parts_) {
+    part.since_ns = submitted_ns_;
+    route(part);
+  }
   if (!options_.caller_copies) run_in_reactor();
   finish_if_complete();
 }
@@ -52,7 +55,8 @@ void Transfer::route(Part& part) {
     return settle(part, std::unexpected(why));
   }
   part.slice.urgent = options_.urgent;
-  if (part.endpoint->synchronous()) {
+  part.copied = part.endpoint->synchronous();
+  if (part.copied) {
     count_path(*part.endpoint);
     work_.push_back(&part);
     work_bytes_ += part.slice.length;
@@ -90,11 +94,11 @@ bool Transfer::post_next(const Way& way, const std::shared_ptr<transport::Endpoi
   Part* part = *next;
   waiting_.erase(next);
   waiting_bytes_ -= part->slice.length;
-  if (posted_ == 0) last_progress_ns_ = engine_.reactor().now_ns();  // its time begins with its turn
   part->endpoint = endpoint;
   count_path(*endpoint);
-  part->posted = true;
-  ++posted_;
+  const bool first = posted_ == 0;
+  const int64_t now = mark_posted(*part);
+  if (first) last_progress_ns_ = now;  // its time begins with its turn
   part->link->scheduler().posted(*endpoint, part->slice.length);
   endpoint->post(part->slice);  // may complete inside, and wait again
   return std::ranges::any_of(waiting_, here);
@@ -115,8 +119,7 @@ std::optional<Transfer::Work> Transfer::take_work() {
       finish_if_complete();
       continue;
     }
-    part->posted = true;
-    ++posted_;
+    mark_posted(*part);
     return Work{&part->slice, part->endpoint};
   }
   return std::nullopt;
@@ -171,7 +174,9 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
   auto endpoint = part.endpoint;
   const bool delivered = outcome.has_value();
   bool again = !outcome && !done_ && worth_another_path(outcome.error().code) && slice.attempts + 1 < kAttemptsMax;
+  observe_over(part, outcome, again);
   if (again) {
+    part.since_ns = engine_.reactor().now_ns();
     ++slice.attempts;
     ++engine_.mutable_counters().retries;
     bytes_moved_ -= std::exchange(part.moved, 0);
@@ -242,6 +247,7 @@ void Transfer::set_done() {
   auto& counters = engine_.mutable_counters();
   ++counters.transfers;
   if (error_.code != Code::kOk) ++counters.transfers_failed;
+  observe_done();
   if (options_.done) std::exchange(options_.done, {})();
 }
 

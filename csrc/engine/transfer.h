@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/dump.h"
 #include "transport/transport.h"
 
 namespace moontide::engine {
@@ -36,6 +37,9 @@ struct TransferOptions {
   int64_t progress_timeout_ns = 0;  // 0: the engine's
   std::move_only_function<void()> done = {};
   std::move_only_function<void()> quiet = {};
+  // Names it wherever it is seen, also at the peer that serves it; at most kTraceBytesMax. Empty: a number is made up.
+  std::string trace = {};
+  bool served = false;  // for a peer that asked for it
   bool urgent = false;  // overtakes what is not
   // For the mailbox of each peer it copied from or to, once all bytes are visible there; done only when they have it.
   std::optional<Bytes> notify = {};
@@ -58,6 +62,12 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   uint64_t bytes_moved() const { return bytes_moved_; }
   // Names of the paths that carried it, in order of first use: "shm", "cma+tcp".
   std::string path() const;
+
+  uint64_t number() const { return number_; }
+  int64_t submitted_ns() const { return submitted_ns_; }
+  std::string trace() const override;
+  // Looks at `walk` slices at most and takes off what it looked at.
+  TransferView view(int64_t now_ns, size_t& walk) const;
 
   // Ends it with CANCELED unless it is done; quiet follows.
   void cancel();
@@ -101,6 +111,8 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
 
   // Looks whether the deadline on progress has passed.
   void check_deadline(int64_t now_ns);
+  // Reports it when it has become slow, once.
+  void check_slow(int64_t now_ns);
   // The engine goes away: everything ends now.
   void abandon();
 
@@ -121,6 +133,8 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
     std::shared_ptr<transport::Endpoint> endpoint;
     std::vector<Range> records;  // whose bytes it carries
     uint64_t moved = 0;
+    int64_t since_ns = 0;  // in its stage
+    bool copied = false;   // by a thread of this process, no peer needed
     bool posted = false;
     bool over = false;
   };
@@ -128,6 +142,11 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   static Way way_of(const Part& part) { return {part.link.get(), part.endpoint->transport()}; }
   void route(Part& part);
   void count_path(const transport::Endpoint& endpoint);
+  // An endpoint has it from now on; returns the time.
+  int64_t mark_posted(Part& part);
+  void observe_over(const Part& part, const Result<>& outcome, bool again);
+  void observe_done();
+  void report_slow(int64_t now_ns, bool over);
   void pin(const memory::RegionRef& region);
   bool has_work() const { return work_next_ < work_.size(); }
   void settle(Part& part, const Result<>& outcome);
@@ -140,6 +159,7 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   Engine& engine_;
   uint64_t number_;
   TransferOptions options_;
+  int64_t submitted_ns_ = 0;
   int64_t last_progress_ns_ = 0;
   std::vector<Code> results_;
   Error error_{Code::kOk, ""};
@@ -158,6 +178,7 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;
+  bool slow_told_ = false;
   uint32_t claims_ = 0;
 };
 

@@ -296,11 +296,11 @@ void bind_engine(py::module_& m) {
       .def(
           "submit",
           [](const std::shared_ptr<Runtime>& runtime, uint32_t op, const py::object& entries,
-             std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& notify) {
-            return submit(runtime, pack_records(entries, op), {timeout, urgent, notify});
+             std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& notify, std::string trace) {
+            return submit(runtime, pack_records(entries, op), {timeout, urgent, notify, std::move(trace)});
           },
           py::arg("op"), py::arg("entries"), py::arg("timeout") = py::none(), py::arg("urgent") = false,
-          py::arg("notify") = py::none())
+          py::arg("notify") = py::none(), py::arg("trace") = "")
       .def("notifications", &notifications)
       .def("arrival", &arrival)
       .def(

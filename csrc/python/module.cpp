@@ -30,6 +30,7 @@ PYBIND11_MODULE(_core, m) {
   bind_transfer(m);
   bind_access(m);
   bind_engine(m);
+  bind_observe(m);
   bind_store(m);
   bind_sim(m);
   bind_topology(m);

@@ -148,7 +148,8 @@ void check_registered(Runtime& runtime, const std::vector<std::vector<Range>>& p
 }
 
 template <class Start>
-BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeout_s, Start start) {
+BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeout_s, std::string trace, Start start) {
+  if (!engine::is_trace(trace)) raise({Code::kInvalid, "a trace id is at most 64 printable characters"});
   auto pending = std::make_shared<Pending<Lengths>>();
   auto quiet = std::make_shared<Completion>();
   auto native = std::make_shared<store::OperationRef>();  // kept for its results, until quiet
@@ -156,6 +157,7 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
   client.with([&](store::Member& member) {
     store::OperationOptions options;
     options.timeout_ns = timeout_ns(timeout_s);
+    options.trace = std::move(trace);
     options.on_done = [pending, native] { pending->set((*native)->results()); };
     options.on_quiet = [quiet, native] {
       native->reset();
@@ -169,25 +171,26 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
 
 BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
                 const std::vector<std::vector<Range>>& parts, bool async, bool registered,
-                std::optional<double> timeout) {
+                std::optional<double> timeout, std::string trace) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::PutItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}});
-  return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
+  return start_batch(client, timeout, std::move(trace), [&](store::Client& native, store::OperationOptions options) {
     return native.put(std::move(items), async ? store::Commit::kAsync : store::Commit::kSync, std::move(options));
   });
 }
 
 BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys,
-                const std::vector<std::vector<Range>>& parts, bool registered, std::optional<double> timeout) {
+                const std::vector<std::vector<Range>>& parts, bool registered, std::optional<double> timeout,
+                std::string trace) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::GetItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i])});
-  return start_batch(client, timeout, [&](store::Client& native, store::OperationOptions options) {
+  return start_batch(client, timeout, std::move(trace), [&](store::Client& native, store::OperationOptions options) {
     return native.get(std::move(items), std::move(options));
   });
 }
@@ -200,6 +203,12 @@ Operation ask(const ClientHandle& client, Start start, Convert convert) {
     start(member.client(), [pending](Result<T> value) { pending->set(std::move(value)); });
   });
   return make_operation<T>(client.runtime(), pending, convert);
+}
+
+py::dict counts_dict(const wire::PoolStatsReply& reply) {
+  py::dict out;
+  for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
+  return out;
 }
 
 py::dict counters(const ClientHandle& client) {
@@ -226,6 +235,33 @@ py::dict counters(const ClientHandle& client) {
   return out;
 }
 
+py::dict node_stats(const Tenant<store::Node>& handle) {
+  store::StorageCounters c;
+  uint64_t capacity = 0, allocated = 0, largest_free = 0;
+  size_t entries = 0, jobs = 0;
+  handle.with([&](store::Node& node) {
+    const store::Storage& storage = node.storage();
+    c = storage.counters();
+    capacity = storage.segment().extents().size();
+    allocated = storage.segment().extents().used();
+    largest_free = storage.segment().extents().largest_free();
+    entries = storage.segment().inventory().size();
+    jobs = storage.jobs();
+  });
+  py::dict out;
+  out["capacity_bytes"] = capacity;
+  out["allocated_bytes"] = allocated;
+  out["largest_free_bytes"] = largest_free;
+  out["entries"] = entries;
+  out["pulls_under_way"] = jobs;
+  out["pulls"] = c.pulls;
+  out["pulled_bytes"] = c.pulled_bytes;
+  out["pulls_refused"] = c.refused;
+  out["pulls_failed"] = c.failed;
+  out["retired"] = c.retired;
+  return out;
+}
+
 void bind_batch(py::module_& m) {
   py::class_<BatchHandle>(m, "Batch", "Puts or gets under way: one result per key.")
       .def_property_readonly("done", [](const BatchHandle& b) { return b.outcome.done(); })
@@ -248,9 +284,9 @@ void bind_client(py::module_& m) {
   py::class_<ClientHandle>(m, "StoreClient")
       .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"))
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
-           py::arg("timeout") = py::none())
+           py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
-           py::arg("timeout") = py::none())
+           py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def(
           "stat",
           [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
@@ -290,12 +326,7 @@ void bind_client(py::module_& m) {
       .def("pool_stats",
            [](const ClientHandle& h) {
              return ask<wire::PoolStatsReply>(
-                 h, [](store::Client& c, auto set) { c.pool_stats(0, std::move(set)); },
-                 [](const wire::PoolStatsReply& reply) {
-                   py::dict out;
-                   for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
-                   return out;
-                 });
+                 h, [](store::Client& c, auto set) { c.pool_stats(0, std::move(set)); }, counts_dict);
            })
       .def(
           "committed",
@@ -333,6 +364,8 @@ void bind_store(py::module_& m) {
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
       .def_property_readonly("term",
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
+      .def("stats",
+           [](const MasterHandle& h) { return counts_dict(h.with([](store::Master& m) { return m.stats(); })); })
       .def("close", [](MasterHandle& h) {
         h.close();
         py::gil_scoped_release nogil;
@@ -350,6 +383,7 @@ void bind_store(py::module_& m) {
                              [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
       .def_property_readonly("term",
                              [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.term(); }); })
+      .def("stats", &node_stats)
       .def_property_readonly("last_error",
                              [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.last_error(); }); })
       .def("close", &NodeHandle::close);

@@ -108,8 +108,9 @@ Records pack_records(const py::object& entries, uint32_t op) {
   return records;
 }
 
-SubmitOptions::SubmitOptions(std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& payload)
-    : timeout_s(timeout), urgent(urgent) {
+SubmitOptions::SubmitOptions(std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& payload,
+                             std::string trace)
+    : timeout_s(timeout), urgent(urgent), trace(std::move(trace)) {
   if (!payload) return;
   auto bytes = as_bytes(static_cast<std::string_view>(*payload));
   if (bytes.size() > engine::Mailbox::kPayloadMax)
@@ -128,6 +129,7 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
   if (chosen.timeout_s) options.progress_timeout_ns = std::max<int64_t>(to_ns(*chosen.timeout_s, "timeout"), 1);
   options.done = [outcome = handle.outcome] { outcome->finish(); };
   options.quiet = [quiet = handle.quiet] { quiet->finish(); };
+  options.trace = std::move(chosen.trace);
   options.caller_copies = true;
   options.urgent = chosen.urgent;
   options.notify = std::move(chosen.notify);
@@ -214,10 +216,11 @@ void bind_prepared(py::module_& m) {
       .def(
           "post",
           [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent,
-             const std::optional<py::bytes>& notify) {
-            return submit(prepared.runtime, prepared.records, {timeout_s, urgent, notify});
+             const std::optional<py::bytes>& notify, std::string trace) {
+            return submit(prepared.runtime, prepared.records, {timeout_s, urgent, notify, std::move(trace)});
           },
-          py::arg("timeout") = py::none(), py::arg("urgent") = false, py::arg("notify") = py::none());
+          py::arg("timeout") = py::none(), py::arg("urgent") = false, py::arg("notify") = py::none(),
+          py::arg("trace") = "");
 }
 
 void bind_remote_region(py::module_& m) {
@@ -258,6 +261,7 @@ void bind_transfer(py::module_& m) {
                              })
       .def_property_readonly("nbytes", locked([](const engine::Transfer& t) { return t.bytes(); }))
       .def_property_readonly("nbytes_moved", locked([](const engine::Transfer& t) { return t.bytes_moved(); }))
+      .def_property_readonly("trace", locked([](const engine::Transfer& t) { return t.trace(); }))
       .def_property_readonly("path", locked([](const engine::Transfer& t) { return t.path(); }))
       .def_property_readonly("results", &TransferHandle::results)
       .def("wait", &TransferHandle::wait, py::arg("timeout") = py::none())

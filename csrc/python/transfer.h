@@ -33,8 +33,9 @@ struct SubmitOptions {
   std::optional<double> timeout_s;
   bool urgent = false;
   std::optional<Bytes> notify;
+  std::string trace;  // see engine::TransferOptions
 
-  SubmitOptions(std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& notify);
+  SubmitOptions(std::optional<double> timeout, bool urgent, const std::optional<py::bytes>& notify, std::string trace);
 };
 
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,

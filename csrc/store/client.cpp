@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
 #include "store/get_operation.h"
 #include "store/put_operation.h"
 
@@ -51,6 +52,22 @@ OperationRef Client::get(std::vector<GetItem> items, OperationOptions options) {
   operation->start(timeout_ns);
   track(operation);
   return operation;
+}
+
+void Client::tell_if_slow(const char* kind, const Operation& operation, size_t item, std::string_view key,
+                          const std::string& peer) {
+  const int64_t age_ns = reactor_.now_ns() - operation.began_ns();
+  if (!engine_.observer().is_slow(age_ns)) return;
+  engine::SlowEvent event;
+  event.kind = kind;
+  event.over = true;
+  const auto& result = operation.results()[item];
+  event.code = result ? Code::kOk : result.error().code;
+  event.key_hash = hash64(as_bytes(key));
+  event.trace = operation.trace();
+  event.peer = peer;
+  event.age_ns = age_ns;
+  engine_.observer().report(std::move(event));
 }
 
 // ---- places

@@ -105,6 +105,10 @@ class Client {
   void track(const OperationRef& operation);
 
   io::Reactor& reactor_;
+  // Reports an operation that is over to the engine's observer where it took too long. `item`: the one to name.
+  void tell_if_slow(const char* kind, const Operation& operation, size_t item, std::string_view key,
+                    const std::string& peer);
+
   engine::Engine& engine_;
   const ClientOptions options_;
   const InstanceId id_;

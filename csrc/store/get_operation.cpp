@@ -176,7 +176,8 @@ void GetOperation::submit(const BatchRef& batch) {
     batch->quiet = true;
     self->after_batch(batch);
   };
-  auto transfer = client_->engine_.submit(batch->records, {.done = std::move(done), .quiet = std::move(quiet)});
+  auto transfer =
+      client_->engine_.submit(batch->records, {.done = std::move(done), .quiet = std::move(quiet), .trace = trace()});
   if (!transfer) {
     batch->quiet = true;
     batch->checked = true;
@@ -271,7 +272,11 @@ void GetOperation::missed(size_t index) {
   settle(index, fail(Code::kNotFound, "no such object"));
 }
 
-void GetOperation::ended(const std::vector<size_t>&) {
+void GetOperation::ended(const std::vector<size_t>& unfinished) {
+  if (!items_.empty()) {
+    const size_t item = unfinished.empty() ? 0 : unfinished.front();
+    client_->tell_if_slow("get", *this, item, items_[item].wanted.key, items_[item].location.address);
+  }
   for (Item& item : items_) {
     for (auto& region : item.regions) {
       hold();

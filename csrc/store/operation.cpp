@@ -13,7 +13,8 @@ Operation::Operation(io::Reactor& reactor, size_t items, OperationOptions option
 }
 
 void Operation::begin(int64_t timeout_ns) {
-  deadline_ns_ = reactor_.now_ns() + timeout_ns;
+  began_ns_ = reactor_.now_ns();
+  deadline_ns_ = began_ns_ + timeout_ns;
   if (left_ == 0) return finish({});
   deadline_timer_->start(timeout_ns, [this] { end({Code::kTimedOut, "the operation's deadline has passed"}); });
 }

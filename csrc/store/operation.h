@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -19,6 +20,7 @@ namespace moontide::store {
 
 struct OperationOptions {
   int64_t timeout_ns = 0;  // 0: the client's
+  std::string trace = {};  // see engine::TransferOptions
   std::move_only_function<void()> on_done = {};
   std::move_only_function<void()> on_quiet = {};
 };
@@ -33,6 +35,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool quiet() const { return done() && holds_ == 0; }
   // Per item, in order: the object's length, or what went wrong. Complete once done.
   const std::vector<Result<uint64_t>>& results() const { return results_; }
+  const std::string& trace() const { return options_.trace; }
+  int64_t began_ns() const { return began_ns_; }
 
   // Items without a result get CANCELED.
   void cancel() { end(Error{Code::kCanceled, "canceled by the caller"}); }
@@ -72,6 +76,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   size_t left_;
   size_t holds_ = 0;
   bool quiet_told_ = false;
+  int64_t began_ns_ = 0;
   int64_t deadline_ns_ = 0;
   std::optional<io::Timer> deadline_timer_;
   std::optional<io::Timer> retry_timer_;

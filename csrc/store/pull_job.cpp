@@ -2,10 +2,12 @@
 
 namespace moontide::store {
 
-PullJob::PullJob(Storage& storage, engine::LinkRef link, wire::StorePull request, rpc::Responder responder)
+PullJob::PullJob(Storage& storage, engine::LinkRef link, wire::StorePull request, std::string trace,
+                 rpc::Responder responder)
     : storage_(storage),
       link_(std::move(link)),
       request_(std::move(request)),
+      trace_(std::move(trace)),
       responder_(std::move(responder)),
       items_(request_.items.size()) {}
 
@@ -26,7 +28,8 @@ void PullJob::start() {
   auto quiet = [weak] {
     if (auto self = weak.lock()) self->quiet();
   };
-  auto transfer = storage_.engine_.submit(records_, {.done = std::move(done), .quiet = std::move(quiet)});
+  auto transfer =
+      storage_.engine_.submit(records_, {.done = std::move(done), .quiet = std::move(quiet), .trace = trace_});
   if (!transfer) {
     quiet_ = true;
     for (Item& item : items_) {

@@ -13,7 +13,8 @@ namespace moontide::store {
 
 class PullJob : public std::enable_shared_from_this<PullJob> {
  public:
-  PullJob(Storage& storage, engine::LinkRef link, wire::StorePull request, rpc::Responder responder);
+  // `trace`: what the client calls it.
+  PullJob(Storage& storage, engine::LinkRef link, wire::StorePull request, std::string trace, rpc::Responder responder);
 
   void start();
   // The gate of the storage is open again.
@@ -42,6 +43,7 @@ class PullJob : public std::enable_shared_from_this<PullJob> {
   Storage& storage_;
   engine::LinkRef link_;
   wire::StorePull request_;
+  std::string trace_;
   std::optional<rpc::Responder> responder_;
   std::vector<Item> items_;
   std::vector<engine::Record> records_;

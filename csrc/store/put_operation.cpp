@@ -171,7 +171,8 @@ void PutOperation::pull_from(const engine::LinkRef& link, const std::vector<size
 
 void PutOperation::send_pull(const engine::LinkRef& link, wire::StorePull message, std::vector<size_t> indices) {
   int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
-  link->call(wire::kStorePull, wire::encode(message), left,
+  std::string name = trace().empty() ? engine::make_trace(client_->id_, items_[indices.front()].token) : trace();
+  link->call(wire::kStorePull, wire::encode_traced(std::move(message), std::move(name), link->version()), left,
              [self = self(), indices = std::move(indices)](Result<rpc::Reply> reply) {
                if (!self->done()) self->pulled(indices, reply);
              });
@@ -349,6 +350,10 @@ void PutOperation::ended(const std::vector<size_t>& unfinished) {
   std::vector<size_t> to_revoke;
   for (size_t i : unfinished) {
     if (items_[i].stage == Stage::kPull) to_revoke.push_back(i);
+  }
+  if (!items_.empty()) {
+    const size_t item = unfinished.empty() ? 0 : unfinished.front();
+    client_->tell_if_slow("put", *this, item, items_[item].wanted.key, items_[item].node.address);
   }
   client_->counters_.puts += items_.size();
   client_->counters_.puts_failed += unfinished.size();

@@ -19,15 +19,16 @@ void Storage::serve(const engine::LinkRef& link, rpc::Incoming request, rpc::Res
   if (jobs_.size() >= options_.jobs_max) {
     return responder.refuse({Code::kOverloaded, std::to_string(jobs_.size()) + " pulls are under way at this node"});
   }
-  auto pull = wire::decode<wire::StorePull>(request.payload);
-  if (!pull) return responder.refuse(pull.error());
+  auto traced = wire::decode_traced<wire::StorePull>(request.payload, link->version());
+  if (!traced) return responder.refuse(traced.error());
+  wire::StorePull* pull = &traced->request;
   size_t parts = 0;
   for (const wire::StorePullItem& item : pull->items) parts += item.parts.size();
   if (pull->items.size() > wire::kStoreItemsMax || parts > wire::kStorePartsMax) {
     return responder.refuse({Code::kInvalid, std::to_string(pull->items.size()) + " objects of " +
                                                  std::to_string(parts) + " parts in one request"});
   }
-  auto job = std::make_shared<PullJob>(*this, link, std::move(*pull), std::move(responder));
+  auto job = std::make_shared<PullJob>(*this, link, std::move(*pull), std::move(traced->trace), std::move(responder));
   jobs_.insert(job);
   job->start();
 }

@@ -58,6 +58,8 @@ class SliceOwner {
   // Exactly once per posted slice, with the outcome *and* quiet: from here on nothing of the transport touches the
   // slice's local memory, no byte of it can land at the target any more, and a successful write is visible there.
   virtual void completed(Slice& slice, Result<> outcome) = 0;
+  // What the request is called that the slice is for; empty: it has no name.
+  virtual std::string trace() const { return {}; }
 };
 
 // The unit of scheduling: pieces of one direction on one remote region.

@@ -13,7 +13,9 @@
 namespace moontide::wire {
 
 inline constexpr uint16_t kProtocolMin = 1;
-inline constexpr uint16_t kProtocolMax = 1;
+inline constexpr uint16_t kProtocolMax = 2;
+// From this version on requests may say what they are called (Traced).
+inline constexpr uint16_t kProtocolTraced = 2;
 
 enum EngineMessage : uint16_t {
   kProbe = 1,         // request: who are you, which protocols, how are you reached on one host
@@ -163,6 +165,28 @@ struct Pull {
   std::vector<PullItem> items;
   auto fields() { return std::tie(id, items); }
 };
+
+// A request and the name that its caller gave to what it is for. To peers of older versions goes the request alone.
+template <Message T>
+struct Traced {
+  T request;
+  std::string trace;
+  auto fields() { return std::tie(request, trace); }
+};
+
+template <Message T>
+Bytes encode_traced(T request, std::string trace, uint16_t version) {
+  if (version < kProtocolTraced) return encode(request);
+  return encode(Traced<T>{std::move(request), std::move(trace)});
+}
+
+// INVALID as decode().
+template <Message T>
+Result<Traced<T>> decode_traced(ByteView bytes, uint16_t version) {
+  if (version >= kProtocolTraced) return decode<Traced<T>>(bytes);
+  TRY(T request, decode<T>(bytes));
+  return Traced<T>{std::move(request), {}};
+}
 
 struct PullCancel {
   uint64_t id = 0;

@@ -27,6 +27,7 @@ class Peer:
         directory: str = "direct",
         config: dict[str, str] | None = None,
         within: tuple[str, ...] = (),
+        stderr: int | None = None,
     ) -> None:
         """`within`: a command that runs another one somewhere, as `ip netns exec NAME`."""
         flags = {
@@ -42,6 +43,7 @@ class Peer:
             [*within, sys.executable, "-m", "support.peer_process", options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             cwd=os.path.dirname(os.path.dirname(__file__)),
         )
         self.address: str = self._read()["address"]
@@ -53,10 +55,14 @@ class Peer:
             raise EOFError("the peer process has ended")
         return msgspec.json.decode(line)
 
-    def ask(self, command: str, **arguments: Any) -> Any:
+    def send(self, command: str, **arguments: Any) -> None:
+        """Does not wait for the answer; close the peer without asking again."""
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode({"command": command, **arguments}) + b"\n")
         self.process.stdin.flush()
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        self.send(command, **arguments)
         return self._read()
 
     def stop(self) -> None:
@@ -74,7 +80,7 @@ class Peer:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
 
@@ -132,6 +138,11 @@ class _Commands:
 
     def close_engine(self) -> None:
         self.engine.close()
+
+    def write(self, address: str, trace: str) -> None:
+        """Writes the arena into the heap of the engine there."""
+        heap = self.engine.open(address, timeout=10).region("heap")
+        self.engine.write([(self.arena, heap, 0, len(self.heap))], trace=trace).wait(30)
 
     def claim(self, hold_id: str) -> str:
         return self.peer.claim(hold_id.encode(), timeout=5).decode()

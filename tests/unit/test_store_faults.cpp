@@ -203,7 +203,7 @@ TEST_CASE("store faults: a node honours no ticket that is forged, foreign or ove
   REQUIRE(cluster.until([&] { return link != nullptr; }));
   auto pull = [&](wire::StorePullItem item) {
     std::optional<Code> code;
-    link->call(wire::kStorePull, wire::encode(wire::StorePull{{std::move(item)}}), kSecond,
+    link->call(wire::kStorePull, wire::encode_traced(wire::StorePull{{std::move(item)}}, {}, link->version()), kSecond,
                [&](Result<rpc::Reply> reply) {
                  REQUIRE(reply);
                  code = wire::decode<wire::StorePullReply>(reply->payload)->items[0].code;
@@ -250,7 +250,7 @@ TEST_CASE("store faults: an unconfirmed entry is not shown by a new master") {
   REQUIRE(cluster.until([&] { return link != nullptr; }));
   bool pulled = false;
   wire::StorePullItem item{"k", grant.items[0].generation, 3, grant.items[0].tag, {}, pattern(3, 1)};
-  link->call(wire::kStorePull, wire::encode(wire::StorePull{{item}}), kSecond,
+  link->call(wire::kStorePull, wire::encode_traced(wire::StorePull{{item}}, {}, link->version()), kSecond,
              [&](Result<rpc::Reply>) { pulled = true; });
   REQUIRE(cluster.until([&] { return pulled; }));
   Node& node = *cluster.nodes[0].node;

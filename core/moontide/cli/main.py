@@ -16,6 +16,7 @@ _COMMANDS = {
     "doctor": ("moontide.cli.doctor", "Look for what keeps Moontide from working well here, and say what to do."),
     "master": ("moontide.cli.master", "Run the pool's master."),
     "node": ("moontide.cli.node", "Lend memory of this machine to the pool."),
+    "top": ("moontide.cli.top", "Show what running processes do: rates, times, the oldest transfer."),
     "router": ("moontide.cli.router", "Send requests to prefill and decode servers."),
     "topology": ("moontide.cli.topology", "Show which NICs, GPUs and disks are near to which memory."),
 }

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import click
 
 from moontide.access import access_of, listening_address
 from moontide.cli.options import config_options, set_up_logging
-from moontide.cli.serving import refusal_news, serve_until_signal
+from moontide.cli.serving import describe_counts, refusal_news, serve_until_signal
 from moontide.config import Config
 
 __all__ = ["master"]
-
-
-@contextlib.contextmanager
-def _directory(listen: str | None) -> Iterator[str]:
-    """Serves the directory while the block runs; yields what to add to the line of the address."""
-    if listen is None:
-        yield ""
-        return
-    from moontide._http import HttpThread
-    from moontide.directory.server import SegmentService
-
-    server = HttpThread(listen, SegmentService().routes())
-    try:
-        yield f", http://{server.address}"
-    finally:
-        server.close()
 
 
 @click.command()
@@ -54,19 +35,26 @@ def _directory(listen: str | None) -> Iterator[str]:
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
 
-    Prints its address on one line once it answers, and the URL of its directory where --http-listen asks for one.
-    Restarted on the same addresses it gets its facts back from the nodes, and the directory's records from those who
-    published them.
+    Prints its address on one line once it answers, and the URL of its directory and of /metrics where --http-listen
+    asks for it. Restarted on the same addresses it gets its facts back from the nodes, and the directory's records from
+    those who published them.
     """
     from moontide._core import Master
+    from moontide.directory.server import SegmentService
+    from moontide.observe.servers import observed, pool_collector
 
     set_up_logging(config)
-    with _directory(config.http_listen) as http:
-        server = Master(listening_address(config.listen), config.lease, access_of(config))
-        try:
+    server = Master(listening_address(config.listen), config.lease, access_of(config))
+    try:
+        with observed(
+            config,
+            [pool_collector(server.stats)],
+            describe=lambda: describe_counts(server.stats()),
+            route_sets=[SegmentService().routes()],
+        ) as http:
             serve_until_signal(
                 f"moontide master at {server.address}, term {server.term}{http}",
                 refusal_news(lambda: server.refusals),
             )
-        finally:
-            server.close()
+    finally:
+        server.close()

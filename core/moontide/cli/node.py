@@ -24,6 +24,7 @@ __all__ = ["node"]
     "tls_key",
     "tls_ca",
     "insecure_listen",
+    "http_listen",
     "local_reads",
     "log_level",
     master="HOST:PORT",
@@ -35,11 +36,14 @@ __all__ = ["node"]
     tls_key="FILE",
     tls_ca="FILE",
     insecure_listen="BOOL",
+    http_listen="HOST:PORT",
 )
 def node(config: Config) -> None:
     """Lend memory of this machine to the pool. What lies in it goes when this process ends."""
     from moontide._core import Node
     from moontide.engine import Engine
+    from moontide.observe.prometheus import Collector
+    from moontide.observe.servers import node_collector, observed
 
     set_up_logging(config)
     if config.master is None:
@@ -58,4 +62,7 @@ def node(config: Config) -> None:
             joined = lender.joined
             return f"joined {config.master}, term {lender.term}" if joined else f"left the pool: {lender.last_error}"
 
-        serve_until_signal(f"moontide node at {engine.address} lends {config.lend} bytes to {config.master}", watch)
+        collectors = (Collector(node=engine.metrics), node_collector(lender.stats))
+        with observed(config, collectors, {"node": engine.dump}) as http:
+            announce = f"moontide node at {engine.address} lends {config.lend} bytes to {config.master}{http}"
+            serve_until_signal(announce, watch)

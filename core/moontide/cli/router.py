@@ -31,6 +31,7 @@ def router(
     A request that cannot be split, or finds no prefill server, is answered by a decode server alone; the headers
     x-moontide-path and x-moontide-reason of the answer say so.
     """
+    from moontide.observe.dumps import dump_on_signal
     from moontide.router.app import Router, serve
     from moontide.router.flow import Limits
 
@@ -44,6 +45,9 @@ def router(
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await serve(Router(_urls(prefill), _urls(decode), limits), config.listen, stop=stop)
+        door = Router(_urls(prefill), _urls(decode), limits)
+        if config.dump_on_signal != "off":
+            dump_on_signal(door.describe)
+        await serve(door, config.listen, stop=stop)
 
     asyncio.run(run())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-__all__ = ["refusal_news", "serve_until_signal"]
+__all__ = ["describe_counts", "refusal_news", "serve_until_signal"]
 
 
 def refusal_news(refusals: Callable[[], tuple[int, str]]) -> Callable[[], str | None]:
@@ -38,3 +38,8 @@ def serve_until_signal(announce: str, watch: Callable[[], str | None] | None = N
         news = watch() if watch is not None else None
         if news:
             print(news, file=sys.stderr, flush=True)
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """A line per number, for a person."""
+    return "".join(f"{name} {value}\n" for name, value in counts.items())

@@ -108,6 +108,15 @@ class Router:
         body = msgspec.json.encode({"status": "ok" if healthy else "no decode server answers", **state})
         return web.Response(status=200 if healthy else 503, body=body, content_type="application/json")
 
+    def describe(self) -> str:
+        """A line per server: what is under way there. Any thread."""
+        return "".join(
+            f"{role} {backend.url}: {backend.outstanding} requests under way, {backend.failures} failures, "
+            f"{'in use' if backend.available else 'on probation'}\n"
+            for role, group in (("prefill", self.prefill), ("decode", self.decode))
+            for backend in group.backends
+        )
+
     async def metrics_page(self, request: web.Request) -> web.Response:
         body = self.metrics.page(prefill=self.prefill, decode=self.decode)
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -10,6 +10,7 @@ from moontide.access import resolve
 from moontide.config import Config, load_config
 from moontide.engine import Engine, Operation
 from moontide.errors import Invalid, MoontideError
+from moontide.observe.traces import Trace, trace_text
 from moontide.store.procedures import (
     Key,
     ObjectInfo,
@@ -55,27 +56,32 @@ class _Base:
         self._procedures = Procedures(self._client)
 
     def put_parts(
-        self, keys: Sequence[Key], parts: Sequence[Sequence[Part]], *, commit: str = "sync"
+        self, keys: Sequence[Key], parts: Sequence[Sequence[Part]], *, commit: str = "sync", trace: Trace = ""
     ) -> Operation[list[MoontideError | None]]:
         """Starts putting objects whose bytes lie in several places; returns at once.
 
         `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
         quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
         too. The result has one item per key: None or the error. Denied at once: memory
-        that is not registered.
+        that is not registered. `trace` is as for `Engine.read`.
         """
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
         raw = [encode_key(key) for key in keys]
-        return operation_of(self._client.put(raw, _as_lists(parts), _COMMITS[commit], registered=True))
+        return operation_of(
+            self._client.put(raw, _as_lists(parts), _COMMITS[commit], registered=True, trace=trace_text(trace))
+        )
 
-    def get_parts(self, keys: Sequence[Key], parts: Sequence[Sequence[Part]]) -> Operation[list[MoontideError | None]]:
+    def get_parts(
+        self, keys: Sequence[Key], parts: Sequence[Sequence[Part]], *, trace: Trace = ""
+    ) -> Operation[list[MoontideError | None]]:
         """Starts reading objects into registered memory, each into its parts in order; returns at once.
 
         The parts of a key must add up to the object's length. NotFound is a miss: absent, evicted, or the bytes that
         came were not those of the put.
         """
-        return operation_of(self._client.get([encode_key(key) for key in keys], _as_lists(parts), registered=True))
+        raw = [encode_key(key) for key in keys]
+        return operation_of(self._client.get(raw, _as_lists(parts), registered=True, trace=trace_text(trace)))
 
     def counters(self) -> dict[str, int]:
         """What this client did; `stats` is about the pool."""
@@ -94,30 +100,30 @@ def _as_lists(parts: Sequence[Sequence[Part]]) -> list[list[Part]]:
 class Store(_Base):
     """The pool, blocking. Any thread; waits release the interpreter lock."""
 
-    def put(self, key: Key, value: object) -> None:
+    def put(self, key: Key, value: object, *, trace: Trace = "") -> None:
         """Stores the bytes of a contiguous buffer. After it returns every client sees the object.
 
         AlreadyExists: the key has an object (or an unfinished put); NoSpace, TooLarge, Unavailable, TimedOut.
         """
-        error = self.put_many([(key, value)])[0]
+        error = self.put_many([(key, value)], trace=trace)[0]
         if error is not None:
             raise error
 
-    def put_many(self, items: Sequence[tuple[Key, object]]) -> list[MoontideError | None]:
+    def put_many(self, items: Sequence[tuple[Key, object]], *, trace: Trace = "") -> list[MoontideError | None]:
         """Stores several; one result per item, in order."""
-        return run_blocking(self._procedures.put_many(items))
+        return run_blocking(self._procedures.put_many(items, trace_text(trace)))
 
-    def get(self, key: Key) -> bytes:
+    def get(self, key: Key, *, trace: Trace = "") -> bytes:
         """The object's bytes, exactly as they were put. NotFound: a miss."""
-        return run_blocking(self._procedures.get(key))
+        return run_blocking(self._procedures.get(key, trace_text(trace)))
 
     def get_into(self, key: Key, buffer: object) -> int:
         """Reads the object into a writable buffer and returns its length. NotFound; TooLarge: the buffer is smaller."""
         return run_blocking(self._procedures.get_into(key, buffer))
 
-    def get_many(self, keys: Sequence[Key]) -> list[bytes | MoontideError]:
+    def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """Reads several; bytes or the error per key, in order."""
-        return run_blocking(self._procedures.get_many(keys))
+        return run_blocking(self._procedures.get_many(keys, trace_text(trace)))
 
     def exists(self, key: Key) -> bool:
         """True when a get would find the object now."""
@@ -161,27 +167,27 @@ class Store(_Base):
 class AsyncStore(_Base):
     """The pool for asyncio: the methods of `Store` as coroutines, with the same results and errors."""
 
-    async def put(self, key: Key, value: object) -> None:
+    async def put(self, key: Key, value: object, *, trace: Trace = "") -> None:
         """See `Store.put`."""
-        error = (await self.put_many([(key, value)]))[0]
+        error = (await self.put_many([(key, value)], trace=trace))[0]
         if error is not None:
             raise error
 
-    async def put_many(self, items: Sequence[tuple[Key, object]]) -> list[MoontideError | None]:
+    async def put_many(self, items: Sequence[tuple[Key, object]], *, trace: Trace = "") -> list[MoontideError | None]:
         """See `Store.put_many`."""
-        return await run_awaiting(self._procedures.put_many(items))
+        return await run_awaiting(self._procedures.put_many(items, trace_text(trace)))
 
-    async def get(self, key: Key) -> bytes:
+    async def get(self, key: Key, *, trace: Trace = "") -> bytes:
         """See `Store.get`."""
-        return await run_awaiting(self._procedures.get(key))
+        return await run_awaiting(self._procedures.get(key, trace_text(trace)))
 
     async def get_into(self, key: Key, buffer: object) -> int:
         """See `Store.get_into`."""
         return await run_awaiting(self._procedures.get_into(key, buffer))
 
-    async def get_many(self, keys: Sequence[Key]) -> list[bytes | MoontideError]:
+    async def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """See `Store.get_many`."""
-        return await run_awaiting(self._procedures.get_many(keys))
+        return await run_awaiting(self._procedures.get_many(keys, trace_text(trace)))
 
     async def exists(self, key: Key) -> bool:
         """See `Store.exists`."""

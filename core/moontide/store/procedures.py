@@ -131,7 +131,7 @@ class Procedures:
             raise
         return results
 
-    async def put_many(self, items: Sequence[tuple[Key, object]]) -> list[MoontideError | None]:
+    async def put_many(self, items: Sequence[tuple[Key, object]], trace: str = "") -> list[MoontideError | None]:
         results: list[MoontideError | None] = [None] * len(items)
         accepted: list[tuple[int, bytes, tuple[int, int], object]] = []
         for index, (key, value) in enumerate(items):
@@ -142,7 +142,8 @@ class Procedures:
                 results[index] = error
         if not accepted:
             return results
-        batch = self._client.put([item[1] for item in accepted], [_as_parts(item[2]) for item in accepted], False)
+        parts = [_as_parts(item[2]) for item in accepted]
+        batch = self._client.put([item[1] for item in accepted], parts, False, trace=trace)
         outcome = await self._finish(batch, accepted)
         for (index, *_), result in zip(accepted, outcome, strict=True):
             results[index] = result if isinstance(result, MoontideError) else None
@@ -159,13 +160,13 @@ class Procedures:
         length: int = result
         return length
 
-    async def get(self, key: Key) -> bytes:
-        found = await self.get_many([key])
+    async def get(self, key: Key, trace: str = "") -> bytes:
+        found = await self.get_many([key], trace)
         if isinstance(found[0], MoontideError):
             raise found[0]
         return found[0]
 
-    async def get_many(self, keys: Sequence[Key]) -> list[bytes | MoontideError]:
+    async def get_many(self, keys: Sequence[Key], trace: str = "") -> list[bytes | MoontideError]:
         results: list[bytes | MoontideError] = [NotFound("")] * len(keys)
         asked: list[tuple[int, bytes]] = []
         for index, key in enumerate(keys):
@@ -174,13 +175,13 @@ class Procedures:
             except MoontideError as error:
                 results[index] = error
         for _ in range(_GET_TRIES):
-            asked = await self._get_round(asked, results)
+            asked = await self._get_round(asked, results, trace)
             if not asked:
                 break
         return results
 
     async def _get_round(
-        self, asked: list[tuple[int, bytes]], results: list[bytes | MoontideError]
+        self, asked: list[tuple[int, bytes]], results: list[bytes | MoontideError], trace: str
     ) -> list[tuple[int, bytes]]:
         """Reads what can be read; returns those whose length changed under way."""
         if not asked:
@@ -201,7 +202,8 @@ class Procedures:
         if not wanted:
             return again
         parts = [_as_parts(_memory_range(target)[:2]) for _, _, target in wanted]
-        outcome = await self._finish(self._client.get([key for _, key, _ in wanted], parts), wanted)
+        batch = self._client.get([key for _, key, _ in wanted], parts, trace=trace)
+        outcome = await self._finish(batch, wanted)
         for (index, key, target), result in zip(wanted, outcome, strict=True):
             if isinstance(result, Invalid):
                 again.append((index, key))

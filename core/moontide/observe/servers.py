@@ -1,0 +1,106 @@
+"""What the long-running subcommands share: their HTTP listener and the signal that asks what is under way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from aiohttp import web
+
+from moontide._http import HttpThread
+from moontide.config import Config
+from moontide.observe.dumps import EngineDump, dump_on_signal, format_dump
+from moontide.observe.prometheus import Collector, CountsCollector
+from moontide.observe.routes import observe_routes
+
+__all__ = ["node_collector", "observed", "pool_collector"]
+
+_POOL_COUNTERS = {
+    "sessions_refused": "Sessions refused for want of a place.",
+    "located": "Objects found for clients; what they find by a lease they have is not counted.",
+    "missed": "Objects that clients asked for and that were not there.",
+    "evicted": "Objects evicted.",
+    "removed": "Objects removed by clients.",
+    "puts_granted": "Puts that were told a node.",
+    "puts_committed": "Puts that became objects.",
+    "puts_expired": "Puts given up because their client did not end them.",
+    "puts_stale": "Ends of puts that were over already.",
+    "puts_no_space": "Puts that were told to wait for room.",
+    "adopted": "Objects taken over from the inventories of nodes.",
+    "objects_lost": "Objects that went away with their node.",
+}
+_POOL_GAUGES = {
+    "term": "The reign of this master; it only grows.",
+    "sessions": "Connected clients and nodes.",
+    "answers_waiting": "Answers that wait for nodes to confirm that older entries are gone.",
+    "nodes": "Nodes known.",
+    "nodes_ready": "Nodes that take puts.",
+    "capacity_bytes": "Bytes that nodes lend.",
+    "allocated_bytes": "Bytes of the capacity in use: committed, unfinished and retiring together.",
+    "committed_bytes": "Bytes of objects that can be read, headers and alignment included.",
+    "unfinished_bytes": "Bytes of puts that were granted and have not ended.",
+    "retiring_bytes": "Bytes of objects that are gone and whose node has not confirmed so.",
+    "objects": "Objects that can be read.",
+    "objects_unfinished": "Puts that were granted and have not ended.",
+    "objects_retiring": "Objects that are gone and whose node has not confirmed so.",
+}
+_NODE_COUNTERS = {
+    "pulls": "Objects pulled from clients.",
+    "pulled_bytes": "Bytes of them.",
+    "pulls_refused": "Pulls refused: ticket, space, or the node is joining.",
+    "pulls_failed": "Pulls that failed on the way.",
+    "retired": "Entries ended on the master's order.",
+}
+_NODE_GAUGES = {
+    "capacity_bytes": "Bytes lent.",
+    "allocated_bytes": "Bytes of extents in use: entries, pulls under way and what they left.",
+    "largest_free_bytes": "The longest object, header included, that still fits.",
+    "entries": "Objects that can be read here.",
+    "pulls_under_way": "Requests of clients being served.",
+}
+
+
+def pool_collector(read: Callable[[], Mapping[str, int]]) -> CountsCollector:
+    """moontide_pool_*, of a master's `stats`."""
+
+    def values() -> dict[str, int]:
+        counts = dict(read())
+        counts["allocated_bytes"] = sum(counts[f"{kind}_bytes"] for kind in ("committed", "unfinished", "retiring"))
+        return counts
+
+    return CountsCollector("moontide_pool", values, _POOL_COUNTERS, _POOL_GAUGES)
+
+
+def node_collector(read: Callable[[], Mapping[str, int]]) -> CountsCollector:
+    """moontide_node_*, of a node's `stats`."""
+    return CountsCollector("moontide_node", read, _NODE_COUNTERS, _NODE_GAUGES)
+
+
+@contextlib.contextmanager
+def observed(
+    config: Config,
+    collectors: Iterable[Collector | CountsCollector],
+    dumps: Mapping[str, Callable[[], EngineDump]] | None = None,
+    describe: Callable[[], str] | None = None,
+    route_sets: Iterable[Iterable[web.RouteDef]] = (),
+) -> Iterator[str]:
+    """Listens while the block runs, if `http_listen` says where; yields what to add to the line of the address.
+
+    `route_sets`: what else is served there. SIGUSR1 writes the dumps, or `describe`, unless `dump_on_signal` is off.
+    Call it in the main thread.
+    """
+    sources = dict(dumps or {})
+
+    def text() -> str:
+        return "".join(format_dump(dump()) for dump in sources.values()) + (describe() if describe else "")
+
+    if config.dump_on_signal != "off":
+        dump_on_signal(text)
+    if config.http_listen is None:
+        yield ""
+        return
+    server = HttpThread(config.http_listen, observe_routes(collectors, sources), *route_sets)
+    try:
+        yield f", http://{server.address}"
+    finally:
+        server.close()
