@@ -16,10 +16,11 @@ namespace moontide::fuzz {
 namespace {
 
 constexpr size_t kSize = 4096;
-constexpr uint16_t kTypes[] = {wire::kProbe,      wire::kHello,      wire::kDataStream,  wire::kRegions,
-                               wire::kRegionGone, wire::kReady,      wire::kTransport,   wire::kFence,
-                               wire::kPull,       wire::kPullCancel, wire::kPing,        wire::kBye,
-                               wire::kHoldClaim,  wire::kHoldRenew,  wire::kHoldRelease, wire::kApplicationFirst};
+constexpr uint16_t kTypes[] = {
+    wire::kProbe,       wire::kHello,           wire::kDataStream, wire::kRegions,   wire::kRegionGone,
+    wire::kReady,       wire::kTransport,       wire::kFence,      wire::kPull,      wire::kPullCancel,
+    wire::kPing,        wire::kResume,          wire::kBye,        wire::kHoldClaim, wire::kHoldRenew,
+    wire::kHoldRelease, wire::kApplicationFirst};
 
 class Scene {
  public:
@@ -68,7 +69,7 @@ class Scene {
       case 2:
       case 3: {
         const uint16_t type = kTypes[input.u8() % std::size(kTypes)];
-        const auto kind = static_cast<wire::FrameKind>(1 + input.u8() % 3);
+        const auto kind = static_cast<wire::FrameKind>(1 + input.u8() % 4);
         const uint64_t id = input.u8();
         return peer.frame(kind, type, id, input.bytes(input.u8()));
       }
@@ -115,7 +116,8 @@ class Scene {
   }
   void announce(RawPeer& peer, Input& input) {
     const uint8_t id = input.u8() % 4;
-    wire::Regions regions{{{id, id, input.u16(), static_cast<uint8_t>(input.u8() % 4), 0, "theirs", {{"tcp", {}}}}}};
+    wire::Regions regions{
+        {{id, id, input.u16(), static_cast<uint8_t>(input.u8() % 4), 0, "theirs", {{"tcp", 0, {{}}}}}}};
     peer.frame(wire::FrameKind::kNotice, wire::kRegions, 0, wire::encode(regions));
   }
   void pull(RawPeer& peer, Input& input) {

@@ -59,7 +59,7 @@ class Scene {
         world_.run_for(int64_t{op} * 20 * kMillisecond);
         break;
       default:
-        end(op / 8);
+        end(op / 8, input);
     }
     feed({}, SIZE_MAX);
     process_turns();
@@ -69,7 +69,7 @@ class Scene {
  private:
   void frame(Input& input) {
     wire::FrameHeader header;
-    header.kind = static_cast<wire::FrameKind>(1 + input.u8() % 3);
+    header.kind = static_cast<wire::FrameKind>(1 + input.u8() % 4);
     header.type = input.u8();
     header.id = input.u8();
     header.fd_count = header.type % 3;
@@ -110,7 +110,15 @@ class Scene {
         kept_.push_back(std::move(out));
     }
   }
-  void end(uint8_t how) {
+  // Ends, or another stream after which the other side claims to have got some of what was sent.
+  void end(uint8_t how, Input& input) {
+    if (how % 8 == 3 && channel_) channel_->keep_for_resume(4096);
+    if (how % 8 == 4 && channel_ && channel_->open()) {
+      channel_->suspend();
+      if (input.u8() % 2 == 0) world_.run_for(kMillisecond);
+      wire_ = std::make_shared<Wire>();
+      if (channel_->open()) channel_->resume(std::make_unique<WireStream>(wire_), input.u8());
+    }
     if (how % 8 == 0) wire_->end();
     if (how % 8 == 1 && channel_) channel_->close();
     if (how % 8 == 2) channel_.reset();

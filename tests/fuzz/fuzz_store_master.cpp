@@ -45,7 +45,7 @@ class Scene {
       case 1:
       case 2: {
         const uint16_t type = kTypes[input.u8() % std::size(kTypes)];
-        const auto kind = static_cast<wire::FrameKind>(1 + input.u8() % 3);
+        const auto kind = static_cast<wire::FrameKind>(1 + input.u8() % 4);
         const uint64_t id = input.u8();
         return peer.frame(kind, type, id, input.bytes(input.u8()));
       }

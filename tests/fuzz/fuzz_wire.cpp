@@ -16,7 +16,7 @@ using Messages =
     List<Probe, ProbeReply, Hello, HelloReply, DataStreamHello, Regions, RegionGone, Ready, TransportMessage, Fence,
          Pull, PullCancel, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome, NodeHello, NodeWelcome, Inventory,
          InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply, PutEnd, PutRevoke, Codes, Keys, LocateReply,
-         ListRequest, ListReply, PoolStatsReply, StorePull, StorePullReply>;
+         ListRequest, ListReply, PoolStatsReply, StorePull, StorePullReply, Resume, Resumed>;
 
 template <class T>
 void check(ByteView bytes) {
@@ -48,7 +48,7 @@ std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
   add_empty(Messages{}, all);
   Regions regions;
-  regions.regions.push_back({1, 2, 4096, 3, 7, "kv", {{"cma", Bytes(8)}, {"tcp", {}}}});
+  regions.regions.push_back({1, 2, 4096, 3, 7, "kv", {{"cma", 0, {Bytes(8)}}, {"tcp", 2048, {Bytes(1), Bytes(1)}}}});
   all.push_back(Output().u8(5).bytes(encode(regions)).take());
   Pull pull{9, {{1, 2, 3, 4, 5, 6, 7}}};
   all.push_back(Output().u8(10).bytes(encode(pull)).take());
