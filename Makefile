@@ -9,9 +9,11 @@ CXX_TEST_FLAGS := -G Ninja -DMOONTIDE_TESTS=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(
 PY_FOLDERS := $(wildcard core plugins scripts tests demo bench)
 CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
+# bash sets a SECONDS of its own, make takes it from the command line only
+FUZZ_SECONDS := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants test-fast test-packages test vllm-env demo bench wheel wheels clean
+.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants fuzz test-fast test-packages test vllm-env demo bench wheel wheels clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,13 @@ tidy: build
 cxx-tests: asan ## the C++ unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	UBSAN_OPTIONS=print_stacktrace=1 build/asan/moontide_tests
 
+fuzz: venv ## every decoder against inputs that look for faults: make fuzz SECONDS=600
+	@scripts/system_packages.sh test
+	@[ -e build/fuzz/build.ninja ] || $(BIN)/cmake -S csrc -B build/fuzz -G Ninja -DMOONTIDE_FUZZ=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_CXX_COMPILER=$$(scripts/system_packages.sh clang) >/dev/null
+	@flock build/.fuzz-lock nice -n 5 $(BIN)/cmake --build build/fuzz
+	$(BIN)/python tests/fuzz/run.py build/fuzz --seconds $(FUZZ_SECONDS) --jobs 2
+
 sim: build ## a whole cluster under virtual time with seeded faults: make sim SEEDS=1000
 	$(BIN)/python -m moontide.sim --seeds $(SEEDS) --jobs 2
 
@@ -64,6 +73,7 @@ test-fast: build lint cxx-tests ## what to run before each commit: under a minut
 
 test: test-packages build lint cxx-tests vllm-env ## everything, set-up included
 	$(BIN)/python -m moontide.sim --seeds 50 --jobs 2
+	@$(MAKE) --no-print-directory fuzz
 	$(PYTEST) --durations 15 tests
 	$(BIN)/python -m demo.run
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Finds what this machine lacks and installs the Debian packages that bring it.
-# usage: system_packages.sh build|test|demo|bench
+# usage: system_packages.sh build|test|demo|bench, or clang: prints the compiler for the fuzz targets
 # Looks for the thing itself, not for the package, so that other distributions and own compilers pass too.
 # Without root, sudo or apt it prints the one line to run and exits with status 1.
 set -euo pipefail
@@ -8,6 +8,24 @@ set -euo pipefail
 purpose=${1:-build}
 python=${PYTHON:-python3}
 missing=()
+
+# libFuzzer comes with clang; libstdc++'s std::expected needs clang 19 or newer. Prints the first that can do both.
+fuzz_compiler() {
+  local candidate
+  for candidate in clang++ clang++-{22,21,20,19}; do
+    command -v "$candidate" >/dev/null || continue
+    echo '#include <expected>
+      extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return !std::expected<int, int>(1); }' |
+      "$candidate" -std=c++23 -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null || continue
+    echo "$candidate"
+    return 0
+  done
+  return 1
+}
+if [ "$purpose" = clang ]; then
+  fuzz_compiler || { echo "no clang++ 19 or newer with libFuzzer; see: $0 test" >&2; exit 1; }
+  exit 0
+fi
 
 need() { # need PACKAGE COMMAND...: the command succeeds where the package is not needed
   local package=$1
@@ -34,6 +52,7 @@ case $purpose in
   test)
     need etcd-server command -v etcd
     need redis-server command -v redis-server
+    need clang-19\ libclang-rt-19-dev fuzz_compiler
     ;;&
   test | demo | bench) need libnuma1 has_library libnuma.so.1 ;;&
   bench)

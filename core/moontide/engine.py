@@ -170,7 +170,8 @@ class Engine(ObservedEngine):
 
         Takes any contiguous buffer, numpy array, torch tensor or (address, bytes); a range given by address is kept
         alive by the caller until it is unregistered and quiet. Nothing is read into memory that is read-only itself.
-        Invalid: empty, overlapping a registered region, or read-only and `writable`.
+        Memory may be registered more than once, also in part and with other rights; each registration ends by itself.
+        Invalid: empty, or read-only and `writable`. NoSpace: too many regions.
         """
         address, length, keep = _memory_range(buffer_or_range, writable=writable)
         access = (1 if readable else 0) | (2 if writable else 0) | (4 if _is_read_only(buffer_or_range) else 0)
@@ -187,7 +188,9 @@ class Engine(ObservedEngine):
         return Arena(native, Region(self, number, generation, native.address, nbytes, name))
 
     def unregister(self, region: Region | Arena, *, timeout: float | None = None) -> None:
-        """Withdraws the memory at once and waits until nothing uses it any more (TimedOut after `timeout` seconds).
+        """Withdraws the memory at once and waits until nothing uses it any more.
+
+        TimedOut after `timeout` seconds; the message names who uses it: transfer, peer, stage.
 
         NotFound: it is not registered.
         """
@@ -199,9 +202,8 @@ class Engine(ObservedEngine):
         try:
             leaving.wait(timeout)
         except TimedOut:
-            raise TimedOut(
-                f"{region!r} is withdrawn, and transfers under way still use it; unregister it again to wait"
-            ) from None
+            users = "; ".join(self._runtime.region_users(region.id)) or "a use that has just ended"
+            raise TimedOut(f"{region!r} is withdrawn, and still used by {users}. Unregister it again to wait") from None
         self._leaving.pop(region.id, None)
         self._kept.pop(region.id, None)
 

@@ -99,12 +99,62 @@ Result<memory::RegionRef> Engine::add_region(std::byte* address, uint64_t length
                                     std::to_string(kRegionNameMax));
   }
   TRY(auto region, registry_->add(address, length, access, std::move(name), std::move(arena)));
+  for (auto& transport : transports_) {
+    auto attached = attach(*region, *transport);
+    if (attached) continue;
+    detach(*region);
+    [[maybe_unused]] auto removed = registry_->remove(region->id, {});
+    return std::unexpected(attached.error());
+  }
   for (auto& [number, link] : links_) link->region_added(*region);
   return region;
 }
 
+Result<> Engine::attach(memory::Region& region, transport::Transport& transport) {
+  const uint64_t most = transport.max_region_bytes();
+  memory::Attachment& attachment = region.attached.emplace_back();
+  attachment.transport = transport.name();
+  attachment.chunk_bytes = region.length > most ? most : 0;
+  for (uint64_t offset = 0; offset < region.length; offset += std::min(most, region.length - offset)) {
+    const uint64_t length = std::min(most, region.length - offset);
+    auto key = transport.attach(region, offset, length);
+    if (!key) {
+      return fail(key.error().code, std::string(transport.name()) + " cannot register bytes " + std::to_string(offset) +
+                                        " to " + std::to_string(offset + length) + " of " +
+                                        std::to_string(region.length) + ": " + key.error().message);
+    }
+    if (!*key) {
+      MT_CHECK(offset == 0, "a transport reaches a region or not: " + attachment.transport);
+      region.attached.pop_back();
+      return {};
+    }
+    attachment.keys.push_back(std::move(**key));
+  }
+  return {};
+}
+
+void Engine::detach(memory::Region& region) {
+  for (memory::Attachment& attachment : std::exchange(region.attached, {})) {
+    auto transport = std::ranges::find(transports_, attachment.transport, [](const auto& t) { return t->name(); });
+    for (size_t i = 0; i < attachment.keys.size(); ++i) {
+      (*transport)->detach(region, i * attachment.chunk_bytes, attachment.keys[i]);
+    }
+  }
+}
+
+bool Engine::is_same_host_only(std::string_view transport) const {
+  auto found = std::ranges::find(transports_, transport, [](const auto& t) { return t->name(); });
+  return (*found)->same_host_only();
+}
+
 Result<> Engine::remove_region(uint32_t id, std::move_only_function<void()> on_quiet) {
-  TRY_VOID(registry_->remove(id, std::move(on_quiet)));
+  auto detach_first = [this, alive = alive(), region = std::weak_ptr(registry_->by_id(id)),
+                       on_quiet = std::move(on_quiet)]() mutable {
+    auto left = region.lock();
+    if (left && !alive.expired()) detach(*left);
+    if (on_quiet) on_quiet();
+  };
+  TRY_VOID(registry_->remove(id, std::move(detach_first)));
   for (auto& [number, link] : links_) link->region_removed(id);
   return {};
 }

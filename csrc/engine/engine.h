@@ -57,6 +57,8 @@ class Engine {
   const EngineOptions& options() const { return options_; }
 
   // --- regions ---
+  // Attaches it to every transport, in chunks where one takes no more at a time: all of it or, with the error of the
+  // transport that refused, nothing. Other errors as memory::Registry::add.
   Result<memory::RegionRef> add_region(std::byte* address, uint64_t length, uint8_t access, std::string name,
                                        std::shared_ptr<memory::Arena> arena = nullptr);
   // See memory::Registry::remove.
@@ -97,6 +99,7 @@ class Engine {
   Result<TransferRef> make_transfer(TransferOptions options);
   void launch(const TransferRef& transfer, std::span<const Record> records);
   std::weak_ptr<bool> alive() const { return alive_; }
+  bool is_same_host_only(std::string_view transport) const;
   struct Target {
     LinkRef link;
     transport::RemoteRegionRef region;
@@ -134,6 +137,8 @@ class Engine {
   Engine(io::Reactor& reactor, io::Network& network, EngineOptions options);
   Result<> listen();
   void accept(std::unique_ptr<io::Stream> stream, bool within);
+  Result<> attach(memory::Region& region, transport::Transport& transport);
+  void detach(memory::Region& region);
   void sweep();
   void retire_handle(uint64_t number);
   void finish_open(const std::string& address, Result<LinkRef> link);

@@ -9,8 +9,10 @@ namespace {
 
 constexpr size_t kRemoteRegionsMax = memory::GenerationTable::kWords;
 constexpr size_t kRegionsPerNotice = 512;
-constexpr size_t kKeysMax = 16;  // of a region
-constexpr size_t kKeyBytesMax = 256;
+constexpr size_t kKeysMax = 16;       // of a region
+constexpr size_t kKeyBytesMax = 256;  // of one chunk
+constexpr size_t kChunksMax = 4096;   // of one key
+constexpr size_t kChunksInAllMax = 1u << 20;
 constexpr size_t kPathsMax = 64;
 constexpr size_t kTextMax = 1024;
 constexpr const char* kSettingUp = "being set up";
@@ -23,8 +25,26 @@ constexpr double kSliceNs = 1.0 * kMillisecond;  // what a path should need for 
 bool is_modest(const wire::RegionInfo& info) {
   if (info.name.size() > kRegionNameMax || info.keys.size() > kKeysMax) return false;
   return std::ranges::all_of(info.keys, [](const wire::RegionKey& key) {
-    return key.transport.size() <= kKeyBytesMax && key.key.size() <= kKeyBytesMax;
+    return key.transport.size() <= kKeyBytesMax && key.chunks.size() <= kChunksMax &&
+           std::ranges::all_of(key.chunks, [](const Bytes& chunk) { return chunk.size() <= kKeyBytesMax; });
   });
+}
+
+// One chunk for each `chunk_bytes` of the region, and addresses (self and cma) as long as addresses are.
+bool is_whole(const wire::RegionKey& key, uint64_t length) {
+  if (key.chunk_bytes == 0) {
+    if (key.chunks.size() != 1) return false;
+  } else if (length == 0 || key.chunks.size() != (length - 1) / key.chunk_bytes + 1) {
+    return false;
+  }
+  if (key.transport != "self" && key.transport != "cma") return true;
+  return std::ranges::all_of(key.chunks, [](const Bytes& chunk) { return chunk.size() == sizeof(uint64_t); });
+}
+
+size_t chunks_of(const transport::RemoteRegion& region) {
+  size_t sum = 0;
+  for (const transport::RemoteKey& key : region.keys) sum += key.chunks.size();
+  return sum;
 }
 
 }  // namespace
@@ -124,10 +144,10 @@ void Link::tell_ready() {
 
 wire::RegionInfo Link::describe(const memory::Region& region) {
   wire::RegionInfo info{region.id, region.generation, region.length, region.access, region.word, region.name, {}};
-  for (auto& transport : engine_.transports()) {
+  for (const memory::Attachment& attached : region.attached) {
     // addresses are for peers of this host, which can use them, and for nobody else
-    if (transport->same_host_only() && !same_host() && !same_instance()) continue;
-    if (auto key = transport->attach(region)) info.keys.push_back({std::string(transport->name()), std::move(*key)});
+    if (engine_.is_same_host_only(attached.transport) && !same_host() && !same_instance()) continue;
+    info.keys.push_back({attached.transport, attached.chunk_bytes, attached.keys});
   }
   return info;
 }
@@ -166,11 +186,11 @@ void Link::add_regions(const wire::Regions& message) {
     region->word = info.word;
     region->name = info.name;
     for (const wire::RegionKey& key : info.keys) {
-      // self and cma keys are one address: refuse anything that does not have its size
-      if ((key.transport == "self" || key.transport == "cma") && key.key.size() != sizeof(uint64_t)) continue;
-      region->keys.emplace_back(key.transport, key.key);
+      if (is_whole(key, info.length)) region->keys.push_back({key.transport, key.chunk_bytes, key.chunks});
     }
     forget_region(info.id);
+    chunks_ += chunks_of(*region);
+    if (chunks_ > kChunksInAllMax) return close({Code::kOverloaded, "the peer announces too many keys"});
     regions_[info.id] = std::move(region);
   }
 }
@@ -179,6 +199,7 @@ void Link::forget_region(uint32_t id) {
   auto found = regions_.find(id);
   if (found == regions_.end()) return;
   found->second->live = false;
+  chunks_ -= chunks_of(*found->second);
   for (Path& path : scheduler_.paths()) path.endpoint->region_gone(*found->second);
   regions_.erase(found);
   engine_.region_gone(number(), id);

@@ -132,6 +132,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   bool told_over_ = false;
   std::move_only_function<void(Result<>)> ready_;
   std::map<uint32_t, transport::RemoteRegionRef> regions_;
+  size_t chunks_ = 0;  // of their keys
   std::vector<std::move_only_function<void(const Error&)>> closed_callbacks_;
 };
 

@@ -1,5 +1,7 @@
 #include "engine/planner.h"
 
+#include <algorithm>
+
 namespace moontide::engine {
 namespace {
 
@@ -19,6 +21,7 @@ void Planner::add(std::span<const Record> records) {
 Result<> Planner::add_record(const Record& record, uint32_t index) {
   if (record.op != 1 && record.op != 2) return fail(Code::kInvalid, "unknown operation " + std::to_string(record.op));
   if (record.flags != 0) return fail(Code::kInvalid, "unknown flags " + std::to_string(record.flags));
+  target_changed_ |= record.handle != last_handle_ || !target_.region;
   if (record.handle != last_handle_ || !target_.region) {
     target_ = engine_.resolve(record.handle);
     last_handle_ = record.handle;
@@ -27,19 +30,41 @@ Result<> Planner::add_record(const Record& record, uint32_t index) {
   if (!target_.region) return fail(Code::kNotFound, "no remote region with handle " + std::to_string(record.handle));
   TRY_VOID(check(record, *target_.region));
   if (record.length == 0) return {};
-  auto start = reinterpret_cast<uint64_t>(last_local_ ? last_local_->address : nullptr);
-  if (!last_local_ || record.local < start || !range_inside(record.local - start, record.length, last_local_->length)) {
-    TRY(last_local_, engine_.registry().find_local(record.local, record.length));
-  }
-  if (record.op == static_cast<uint32_t>(transport::Op::kRead) && (last_local_->access & memory::kSource) != 0) {
-    return fail(Code::kDenied, "the local memory is read-only");
-  }
+  const memory::Region* local_before = last_local_.get();
+  TRY_VOID(find_local(record));
+  if (std::exchange(target_changed_, false) || last_local_.get() != local_before) look_at_chunks();
   transport::Piece piece{reinterpret_cast<std::byte*>(record.local), record.offset, record.length};
-  while (piece.length > slice_bytes_) {
-    add_piece(static_cast<transport::Op>(record.op), last_local_, {piece.local, piece.offset, slice_bytes_}, index);
-    piece = {piece.local + slice_bytes_, piece.offset + slice_bytes_, piece.length - slice_bytes_};
+  while (piece.length > 0) {
+    const uint64_t length = contiguous(piece);
+    add_piece(static_cast<transport::Op>(record.op), last_local_, {piece.local, piece.offset, length}, index);
+    piece = {piece.local + length, piece.offset + length, piece.length - length};
   }
-  add_piece(static_cast<transport::Op>(record.op), last_local_, piece, index);
+  return {};
+}
+
+Result<> Planner::find_local(const Record& record) {
+  const bool read = record.op == static_cast<uint32_t>(transport::Op::kRead);
+  const auto start = reinterpret_cast<uint64_t>(last_local_ ? last_local_->address : nullptr);
+  const bool inside = alone_ && record.local >= start &&
+                      range_inside(record.local - start, record.length, last_local_->length) &&
+                      (!read || memory::suits(*last_local_, memory::Use::kInto));
+  if (inside) return {};
+  auto& registry = engine_.registry();
+  // what a peer may read it can be asked to pull, which is the better way where both are on one host
+  auto found = registry.find_local(record.local, record.length, read ? memory::Use::kInto : memory::Use::kGranted);
+  if (!found && !read) found = registry.find_local(record.local, record.length);
+  if (!found) return std::unexpected(found.error());
+  last_local_ = *found;
+  alone_ = registry.stands_alone(*last_local_);
+  if (alone_) {
+    transfer_.pin(last_local_);
+    return {};
+  }
+  // memory may be registered more than once: whoever unregisters any of it waits for this transfer
+  registry.touching(record.local, record.length, [this](const memory::RegionRef& region) {
+    transfer_.pin(region);
+    return true;
+  });
   return {};
 }
 
@@ -59,12 +84,38 @@ Result<> Planner::check(const Record& record, const transport::RemoteRegion& rem
   return {};
 }
 
+// --- memory that a device takes in chunks only: no piece crosses from one into the next, on either side
+
+void Planner::look_at_chunks() {
+  auto any = [](const auto& keys) {
+    return std::ranges::any_of(keys, [](const auto& key) { return key.chunk_bytes != 0; });
+  };
+  chunked_ = any(target_.region->keys) || any(last_local_->attached);
+}
+
+uint64_t Planner::contiguous(const transport::Piece& piece) const {
+  const uint64_t length = std::min(piece.length, slice_bytes_);
+  if (!chunked_) return length;
+  const auto into = static_cast<uint64_t>(piece.local - last_local_->address);
+  return std::min({length, target_.region->contiguous(piece.offset), transport::contiguous(*last_local_, into)});
+}
+
+bool Planner::chunk_begins(const transport::Piece& piece) const {
+  if (!chunked_) return false;
+  auto at_start = [](uint64_t offset, const auto& keys) {
+    return std::ranges::any_of(keys,
+                               [&](const auto& key) { return key.chunk_bytes != 0 && offset % key.chunk_bytes == 0; });
+  };
+  return at_start(piece.offset, target_.region->keys) ||
+         at_start(static_cast<uint64_t>(piece.local - last_local_->address), last_local_->attached);
+}
+
 void Planner::add_piece(transport::Op op, const memory::RegionRef& local, transport::Piece piece, uint32_t index) {
   Transfer::Part& part = part_for(op, local);
   auto& pieces = part.slice.pieces;
   bool room = part.slice.length + piece.length <= slice_bytes_;
   bool joins = !pieces.empty() && pieces.back().local + pieces.back().length == piece.local &&
-               pieces.back().offset + pieces.back().length == piece.offset;
+               pieces.back().offset + pieces.back().length == piece.offset && !chunk_begins(piece);
   if (!room || (!joins && pieces.size() >= kSlicePieces)) {
     std::erase(open_, &part);
     return add_piece(op, local, piece, index);
@@ -97,7 +148,6 @@ Transfer::Part& Planner::part_for(transport::Op op, const memory::RegionRef& loc
   part.slice.index = transfer_.parts_.size() - 1;
   part.link = target_.link;
   part.local = local;
-  transfer_.pin(local);
   open_.push_back(&part);
   return part;
 }

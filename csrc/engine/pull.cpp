@@ -23,7 +23,8 @@ void PullEndpoint::post(transport::Slice& slice) {
   wire::Pull request;
   request.id = slice.tag;
   for (const transport::Piece& piece : slice.pieces) {
-    auto local = link_.registry().find_local(reinterpret_cast<uint64_t>(piece.local), piece.length);
+    auto local =
+        link_.registry().find_local(reinterpret_cast<uint64_t>(piece.local), piece.length, memory::Use::kGranted);
     if (!local) {
       slice.owner->completed(slice, std::unexpected(local.error()));
       return;

@@ -105,8 +105,26 @@ bool Transfer::post_next(const Way& way, const std::shared_ptr<transport::Endpoi
 }
 
 void Transfer::pin(const memory::RegionRef& region) {
-  bool pinned = std::ranges::any_of(pins_, [&](const memory::Pin& held) { return held.region() == region; });
-  if (!pinned) pins_.emplace_back(region);
+  if (std::exchange(region->planned_by, number_) != number_) pins_.emplace_back(region, this);
+}
+
+std::string Transfer::describe_use(const memory::Region& region) const {
+  const auto start = reinterpret_cast<uint64_t>(region.address);
+  std::string peer, stage;
+  for (const Part& part : parts_) {
+    const auto first = reinterpret_cast<uint64_t>(part.local->address);
+    if (part.over || first >= start + region.length || first + part.local->length <= start) continue;
+    peer = part.link->peer_address();
+    if (part.posted) {
+      stage = "posted on " + std::string(part.endpoint->name());
+      break;
+    }
+    stage = part.endpoint ? "waiting for room on " + std::string(part.endpoint->name()) : "waiting for a path";
+  }
+  std::string out = "transfer " + std::to_string(number_) + " with " + (peer.empty() ? "nobody any more" : peer) + ", ";
+  if (done_) out += "over with " + std::string(code_name(error_.code)) + " and not quiet: ";
+  out += stage.empty() ? "ending" : stage;
+  return out + ", " + std::to_string(bytes_moved_) + " of " + std::to_string(bytes_total_) + " bytes moved";
 }
 
 std::optional<Transfer::Work> Transfer::take_work() {

@@ -46,7 +46,9 @@ struct TransferOptions {
   bool caller_copies = false;  // the submitter runs take_work() itself; false: the reactor does, a slice per turn
 };
 
-class Transfer final : public transport::SliceOwner, public std::enable_shared_from_this<Transfer> {
+class Transfer final : public transport::SliceOwner,
+                       public memory::PinUser,
+                       public std::enable_shared_from_this<Transfer> {
  public:
   Transfer(Engine& engine, uint64_t number, TransferOptions options);
   ~Transfer() override;
@@ -119,6 +121,9 @@ class Transfer final : public transport::SliceOwner, public std::enable_shared_f
   // SliceOwner
   void progressed(transport::Slice& slice, uint64_t bytes) override;
   void completed(transport::Slice& slice, Result<> outcome) override;
+
+  // PinUser: number, peer, stage.
+  std::string describe_use(const memory::Region& region) const override;
 
  private:
   friend class Planner;

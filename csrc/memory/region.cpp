@@ -1,5 +1,7 @@
 #include "memory/region.h"
 
+#include <algorithm>
+
 namespace moontide::memory {
 namespace {
 
@@ -10,10 +12,37 @@ std::string range_text(uint64_t address, uint64_t length) {
   return buffer;
 }
 
+constexpr size_t kUsersNamed = 4;
+
 }  // namespace
+
+Pin::Pin(RegionRef region, const PinUser* user) : region_(std::move(region)), user_(user) {
+  ++region_->pins;
+  link();
+}
+
+void Pin::link() {
+  older_ = std::exchange(region_->newest_pin, this);
+  if (older_ != nullptr) older_->newer_ = this;
+}
+
+void Pin::unlink() {
+  (newer_ != nullptr ? newer_->older_ : region_->newest_pin) = older_;
+  if (older_ != nullptr) older_->newer_ = newer_;
+  older_ = newer_ = nullptr;
+}
+
+void Pin::take(Pin& other) {
+  if (!other.region_) return;
+  other.unlink();
+  region_ = std::move(other.region_);
+  user_ = other.user_;
+  link();
+}
 
 void Pin::release() {
   if (!region_) return;
+  unlink();
   RegionRef region = std::move(region_);
   if (--region->pins == 0 && !region->live && region->on_quiet) {
     auto on_quiet = std::move(region->on_quiet);
@@ -27,17 +56,6 @@ Result<RegionRef> Registry::add(std::byte* address, uint64_t length, uint8_t acc
   if (address == nullptr || length == 0 || !range_valid(start, length)) {
     return fail(Code::kInvalid, "cannot register " + range_text(start, length));
   }
-  auto next = by_address_.lower_bound(start);
-  const Region* overlap = nullptr;
-  if (next != by_address_.end() && next->first < start + length) overlap = next->second.get();
-  if (next != by_address_.begin()) {
-    const Region& before = *std::prev(next)->second;
-    if (reinterpret_cast<uintptr_t>(before.address) + before.length > start) overlap = &before;
-  }
-  if (overlap != nullptr) {
-    return fail(Code::kInvalid, range_text(start, length) + " overlaps region " + std::to_string(overlap->id) + " at " +
-                                    range_text(reinterpret_cast<uintptr_t>(overlap->address), overlap->length));
-  }
   uint64_t generation = next_generation_++;
   TRY(uint32_t word, generations_->acquire(generation));
   auto region = std::make_shared<Region>();
@@ -50,7 +68,7 @@ Result<RegionRef> Registry::add(std::byte* address, uint64_t length, uint8_t acc
   region->arena = std::move(arena);
   region->word = word;
   by_id_.emplace(region->id, region);
-  by_address_.emplace(start, region);
+  by_address_.add(region);
   return region;
 }
 
@@ -59,26 +77,55 @@ Result<> Registry::remove(uint32_t id, std::move_only_function<void()> on_quiet)
   if (found == by_id_.end()) return fail(Code::kNotFound, "no region " + std::to_string(id));
   RegionRef region = found->second;
   by_id_.erase(found);
-  by_address_.erase(reinterpret_cast<uintptr_t>(region->address));
+  by_address_.remove(*region);
   region->live = false;
   generations_->release(region->word);
   if (region->pins == 0) {
     if (on_quiet) on_quiet();
   } else {
     region->on_quiet = std::move(on_quiet);
+    if (leaving_.size() >= leaving_looked_at_) {
+      std::erase_if(leaving_, [](const auto& item) {
+        auto left = item.second.lock();
+        return !left || left->pins == 0;
+      });
+      leaving_looked_at_ = std::max<size_t>(16, leaving_.size() * 2);
+    }
+    leaving_.emplace(id, region);
   }
   return {};
 }
 
-Result<RegionRef> Registry::find_local(uint64_t address, uint64_t length) const {
-  auto next = by_address_.upper_bound(address);
-  if (next != by_address_.begin()) {
-    const RegionRef& region = std::prev(next)->second;
-    uint64_t offset = address - reinterpret_cast<uintptr_t>(region->address);
-    if (range_inside(offset, length, region->length)) return region;
+Result<RegionRef> Registry::find_local(uint64_t address, uint64_t length, Use use) const {
+  if (auto region = by_address_.covering(address, length, use)) return region;
+  if (use != Use::kAny && by_address_.covering(address, length, Use::kAny)) {
+    return fail(Code::kDenied, "local memory " + range_text(address, length) +
+                                   (use == Use::kInto ? " is registered as read-only" : " is not readable for peers"));
   }
   return fail(Code::kDenied, "local memory " + range_text(address, length) +
                                  " is not inside one registered region; register it first");
+}
+
+bool Registry::stands_alone(const Region& region) const {
+  size_t found = 0;
+  by_address_.touching(reinterpret_cast<uint64_t>(region.address), region.length,
+                       [&](const RegionRef&) { return ++found < 2; });
+  return found == 1;
+}
+
+std::vector<std::string> Registry::users(uint32_t id) const {
+  RegionRef region = by_id(id);
+  if (!region) {
+    auto left = leaving_.find(id);
+    if (left != leaving_.end()) region = left->second.lock();
+  }
+  std::vector<std::string> out;
+  if (!region) return out;
+  for (const Pin* pin = region->newest_pin; pin != nullptr && out.size() < kUsersNamed; pin = pin->older_) {
+    out.push_back(pin->user_ == nullptr ? "somebody" : pin->user_->describe_use(*region));
+  }
+  if (region->pins > out.size()) out.push_back(std::to_string(region->pins - out.size()) + " more");
+  return out;
 }
 
 Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint64_t offset, uint64_t length,

@@ -6,12 +6,13 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "memory/arena.h"
 #include "memory/generation_table.h"
+#include "memory/interval_index.h"
 
 namespace moontide::memory {
 
@@ -20,6 +21,15 @@ enum Access : uint8_t {
   kReadable = 1,  // peers may read it
   kWritable = 2,  // peers may have bytes put into it
   kSource = 4,    // the memory itself is read-only: nothing may be read into it
+};
+
+class Pin;
+
+// What one transport made of a region: a key for each chunk of `chunk_bytes` (the last may be shorter), in order.
+struct Attachment {
+  std::string transport;
+  uint64_t chunk_bytes = 0;
+  std::vector<Bytes> keys;
 };
 
 // Thread: pins are counted under the lock of the engine that owns the registry.
@@ -32,25 +42,34 @@ struct Region {
   std::string name;
   std::shared_ptr<Arena> arena;  // set when the memory lies in one
   uint32_t word = 0;             // in the generation table
+  std::vector<Attachment> attached;
 
   bool live = true;   // false from unregister on: no new use starts
   uint32_t pins = 0;  // uses under way
+  Pin* newest_pin = nullptr;
+  uint64_t planned_by = 0;  // the transfer that pinned it last: planning is one step, and pins each region once
   std::move_only_function<void()> on_quiet;
 
   MutableBytes bytes() const { return {address, length}; }
 };
 
-using RegionRef = std::shared_ptr<Region>;
+// Who uses a region, in words: "transfer 7 with 127.0.0.1:7700, …". Outlives its pins.
+class PinUser {
+ public:
+  virtual ~PinUser() = default;
+  virtual std::string describe_use(const Region& region) const = 0;
+};
 
 // One use of a region. While it lives, the region's memory is not handed back.
 class Pin {
  public:
   Pin() = default;
-  explicit Pin(RegionRef region) : region_(std::move(region)) { ++region_->pins; }
-  Pin(Pin&& other) noexcept = default;
+  Pin(RegionRef region, const PinUser* user);
+  Pin(Pin&& other) noexcept { take(other); }
   Pin& operator=(Pin&& other) noexcept {
+    if (this == &other) return *this;
     release();
-    region_ = std::move(other.region_);
+    take(other);
     return *this;
   }
   ~Pin() { release(); }
@@ -58,14 +77,23 @@ class Pin {
   const RegionRef& region() const { return region_; }
 
  private:
+  friend class Registry;
+  void link();
+  void unlink();
+  void take(Pin& other);
+
   RegionRef region_;
+  const PinUser* user_ = nullptr;
+  Pin* older_ = nullptr;  // of the same region
+  Pin* newer_ = nullptr;
 };
 
 class Registry {
  public:
   explicit Registry(std::unique_ptr<GenerationTable> generations) : generations_(std::move(generations)) {}
 
-  // INVALID: length 0, a range that wraps or that overlaps a registered one (the message has both).
+  // Ranges may overlap registered ones, or be the same: each registration stands by itself. INVALID: no address, length
+  // 0, a range that wraps. NO_SPACE: too many.
   Result<RegionRef> add(std::byte* address, uint64_t length, uint8_t access, std::string name,
                         std::shared_ptr<Arena> arena = nullptr);
 
@@ -73,8 +101,18 @@ class Registry {
   // uses it any more, at once when that is so already. NOT_FOUND for an unknown or removed id.
   Result<> remove(uint32_t id, std::move_only_function<void()> on_quiet);
 
-  // The live region that holds [address, address + length). DENIED otherwise.
-  Result<RegionRef> find_local(uint64_t address, uint64_t length) const;
+  // A live region that covers [address, address + length) and suits `use`. DENIED otherwise, with the reason.
+  Result<RegionRef> find_local(uint64_t address, uint64_t length, Use use = Use::kAny) const;
+
+  // Calls `visit` for each live region that shares a byte with the range, until it returns false.
+  void touching(uint64_t address, uint64_t length, const std::function<bool(const RegionRef&)>& visit) const {
+    by_address_.touching(address, length, visit);
+  }
+  // No other region shares a byte with this one.
+  bool stands_alone(const Region& region) const;
+
+  // Who uses the region now, also after its removal; a few of them, and how many more there are.
+  std::vector<std::string> users(uint32_t id) const;
 
   // Law 3 and 6: what a peer names is checked here, by the owner. NOT_FOUND, STALE, DENIED (range or right).
   Result<RegionRef> check_remote(uint32_t id, uint64_t generation, uint64_t offset, uint64_t length,
@@ -86,11 +124,14 @@ class Registry {
   RegionRef by_id(uint32_t id) const;
   const std::map<uint32_t, RegionRef>& all() const { return by_id_; }
   GenerationTable& generations() { return *generations_; }
+  const IntervalIndex& by_address() const { return by_address_; }
 
  private:
   std::unique_ptr<GenerationTable> generations_;
   std::map<uint32_t, RegionRef> by_id_;
-  std::map<uintptr_t, RegionRef> by_address_;
+  IntervalIndex by_address_;
+  std::map<uint32_t, std::weak_ptr<Region>> leaving_;  // removed, and used when last looked at
+  size_t leaving_looked_at_ = 16;                      // how many of them make it worth looking again
   uint32_t next_id_ = 1;
   uint64_t next_generation_ = 1;
 };

@@ -79,6 +79,12 @@ Operation remove_region(const std::shared_ptr<Runtime>& runtime, uint32_t id) {
   return make_operation<void>(runtime, pending, [] { return py::none(); });
 }
 
+std::vector<std::string> region_users(Runtime& runtime, uint32_t id) {
+  py::gil_scoped_release nogil;
+  auto held = lock_or_raise(runtime);
+  return runtime.engine().registry().users(id);
+}
+
 Operation open_link(const std::shared_ptr<Runtime>& runtime, const std::string& address,
                     std::optional<double> timeout) {
   auto pending = std::make_shared<Pending<LinkRef>>();
@@ -292,6 +298,7 @@ void bind_engine(py::module_& m) {
       .def("add_region", &add_region, py::arg("address"), py::arg("length"), py::arg("access"), py::arg("name"),
            py::arg("arena") = nullptr)
       .def("remove_region", &remove_region, py::arg("id"))
+      .def("region_users", &region_users, py::arg("id"))
       .def("open", &open_link, py::arg("address"), py::arg("timeout") = py::none())
       .def(
           "submit",

@@ -3,6 +3,11 @@
 #include "catalog/types.h"
 
 namespace moontide::store {
+namespace {
+
+std::byte* address_of(const Part& part) { return reinterpret_cast<std::byte*>(part.address); }
+
+}  // namespace
 
 uint64_t total_length(std::span<const Part> parts) {
   uint64_t sum = 0;
@@ -11,17 +16,23 @@ uint64_t total_length(std::span<const Part> parts) {
 }
 
 Result<memory::RegionRef> TemporaryRegions::acquire(const Part& part, uint8_t access) {
-  auto found = engine_.registry().find_local(part.address, part.length);
+  const auto use = (access & memory::kReadable) != 0 ? memory::Use::kGranted : memory::Use::kInto;
+  auto& registry = engine_.registry();
+  auto found = registry.find_local(part.address, part.length, use);
   if (!found) {
-    found = engine_.add_region(reinterpret_cast<std::byte*>(part.address), part.length, access, "");
+    // what the caller registered so that it does not suit stays so; what is here for another operation binds nobody
+    bool refused = false;
+    registry.touching(part.address, part.length, [&](const memory::RegionRef& region) {
+      refused = !temporary_.contains(region->id) && region->bytes().data() <= address_of(part) &&
+                range_inside(static_cast<uint64_t>(address_of(part) - region->address), part.length, region->length);
+      return !refused;
+    });
+    if (refused) return found;
+    found = engine_.add_region(address_of(part), part.length, access, "");
     if (!found) return found;
     temporary_.emplace((*found)->id, 0);
   }
-  const memory::Region& region = **found;
-  if ((region.access & access) != access) {
-    return fail(Code::kDenied, "region '" + region.name + "' is not readable for peers, and a put lets a node read it");
-  }
-  if (auto known = temporary_.find(region.id); known != temporary_.end()) ++known->second;
+  if (auto known = temporary_.find((*found)->id); known != temporary_.end()) ++known->second;
   return found;
 }
 

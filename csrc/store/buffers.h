@@ -22,14 +22,13 @@ struct Part {
 
 uint64_t total_length(std::span<const Part> parts);  // saturates
 
-// Regions that exist for as long as some operation needs them. Ranges that overlap without one holding the other are
-// refused, as for any registration.
+// Regions that exist for as long as some operation needs them. Parts may overlap each other and registered memory.
 class TemporaryRegions {
  public:
   explicit TemporaryRegions(engine::Engine& engine) : engine_(engine) {}
 
-  // The region that holds the part; registers the part where none does. DENIED: it lies in one without the `access`
-  // that is needed. Every success is paired with a release().
+  // A region that holds the part and has the `access` that is needed (kReadable: peers read it; kLocal: bytes are put
+  // into it); registers the part where none is. DENIED: the caller registered it without that. Every success is paired with a release().
   Result<memory::RegionRef> acquire(const Part& part, uint8_t access);
   // `quiet` runs when nothing uses the region's memory on behalf of this acquire any more; maybe inside this call.
   void release(const memory::RegionRef& region, std::move_only_function<void()> quiet);

@@ -23,6 +23,13 @@ namespace moontide::transport {
 
 enum class Op : uint8_t { kRead = 1, kWrite = 2 };
 
+// What a peer's transport made of its region, see memory::Attachment.
+struct RemoteKey {
+  std::string transport;
+  uint64_t chunk_bytes = 0;  // 0: one key for all
+  std::vector<Bytes> chunks;
+};
+
 // A peer's region as this side knows it.
 struct RemoteRegion {
   uint32_t id = 0;
@@ -31,15 +38,22 @@ struct RemoteRegion {
   uint8_t access = 0;  // memory::Access bits
   uint32_t word = 0;   // in the peer's generation table
   std::string name;
-  std::vector<std::pair<std::string, Bytes>> keys;  // transport name → what its attach() gave on the other side
-  bool live = true;                                 // false once the peer unregistered it or the link is over
+  std::vector<RemoteKey> keys;
+  bool live = true;  // false once the peer unregistered it or the link is over
 
-  const Bytes* key(std::string_view transport) const;
+  // The key for the chunk that `offset` < length lies in; null where the transport has none.
+  const Bytes* key(std::string_view transport, uint64_t offset = 0) const;
+  // How many bytes from `offset` on lie in one chunk of every transport.
+  uint64_t contiguous(uint64_t offset) const;
 };
+
+// The same for a region of this process.
+uint64_t contiguous(const memory::Region& region, uint64_t offset);
 
 using RemoteRegionRef = std::shared_ptr<RemoteRegion>;
 
-// One contiguous copy: `length` bytes between local memory and `offset` in the remote region.
+// One contiguous copy: `length` bytes between local memory and `offset` in the remote region. Lies in one chunk of
+// each.
 struct Piece {
   std::byte* local = nullptr;
   uint64_t offset = 0;
@@ -169,8 +183,17 @@ class Transport {
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
 
-  // What peers need to reach `region` by this transport; empty: nothing needed; nullopt: it cannot be reached so.
-  virtual std::optional<Bytes> attach(const memory::Region& region) = 0;
+  // The longest range that one registration may have; a longer region is attached in chunks of so many bytes.
+  virtual uint64_t max_region_bytes() const { return UINT64_MAX; }
+
+  // What peers need to reach this chunk of `region` by this transport; empty: nothing needed; nullopt: it cannot be
+  // reached so. An error fails the registration of the whole region, and what was attached of it is detached.
+  virtual Result<std::optional<Bytes>> attach(const memory::Region& region, uint64_t offset, uint64_t length) = 0;
+  // Takes back what attach() gave as `key`; called when nothing uses the region any more, before its memory is handed
+  // back. Chunks that are attached when the transport ends are not detached before.
+  virtual void detach(const memory::Region& region, uint64_t offset, const Bytes& key) {
+    (void)region, (void)offset, (void)key;
+  }
 
   // True when keys are given to peers on the same host only (they hold addresses).
   virtual bool same_host_only() const { return true; }

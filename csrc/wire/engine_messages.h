@@ -96,8 +96,9 @@ struct DataStreamHello {
 
 struct RegionKey {
   std::string transport;
-  Bytes key;
-  auto fields() { return std::tie(transport, key); }
+  uint64_t chunk_bytes = 0;  // of all chunks but the last
+  std::vector<Bytes> chunks;
+  auto fields() { return std::tie(transport, chunk_bytes, chunks); }
 };
 
 struct RegionInfo {

@@ -1,7 +1,17 @@
 #include "contract/pairs.h"
 
+#include "transport/fault/fault.h"
+
 namespace moontide::contract {
 namespace {
+
+transport::TransportList through_fault(transport::TransportList list) {
+  for (auto& transport : list) {
+    transport =
+        std::make_unique<transport::FaultTransport>(std::move(transport), std::make_shared<transport::FaultDice>(1));
+  }
+  return list;
+}
 
 // Engines of one real process on one epoll reactor; `Choice` leaves one transport that can carry the bytes.
 class LocalPair final : public Pair {
@@ -10,6 +20,7 @@ class LocalPair final : public Pair {
     std::string name;
     bool one_engine = false;
     engine::LocalReads local_reads = engine::LocalReads::kOff;
+    bool through_fault = false;  // the fault transport, with no fault, around each
   };
 
   explicit LocalPair(Choice choice)
@@ -53,11 +64,12 @@ class LocalPair final : public Pair {
     engine::EngineOptions options;
     options.local_reads = choice_.local_reads;
     options.progress_timeout_ns = 500 * kMillisecond;
-    auto transports = [](memory::Registry& registry, const engine::EngineOptions& chosen) {
+    auto transports = [this](memory::Registry& registry, const engine::EngineOptions& chosen) {
       transport::BuiltinChoice builtin;
       builtin.shm = chosen.local_reads == engine::LocalReads::kShm;
       builtin.cma = chosen.local_reads == engine::LocalReads::kCma;
-      return transport::builtin(registry, builtin);
+      auto list = transport::builtin(registry, builtin);
+      return choice_.through_fault ? through_fault(std::move(list)) : std::move(list);
     };
     auto engine = engine::Engine::create(reactor_, network_, options, transports);
     REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text()));
@@ -146,6 +158,9 @@ std::vector<std::pair<std::string, MakePair>> all_pairs() {
       {"cma", local({.name = "cma", .local_reads = LocalReads::kCma})},
       {"tcp", local({.name = "tcp"})},
       {"sim", [] { return std::make_unique<SimPair>(sim::Paths::kBoth, "sim"); }},
+      {"fault self", local({.name = "self", .one_engine = true, .through_fault = true})},
+      {"fault shm", local({.name = "shm", .local_reads = LocalReads::kShm, .through_fault = true})},
+      {"fault tcp", local({.name = "tcp", .through_fault = true})},
       {"sim tcp", [] { return std::make_unique<SimPair>(sim::Paths::kTcp, "tcp"); }},
   };
 }

@@ -267,6 +267,34 @@ TEST_CASE("contract: the owner's end ends every transfer, with a cause, and the 
   });
 }
 
+TEST_CASE("contract: offsets beyond 2^32 on both sides, and a copy across the boundary") {
+  for_each([](const MakePair& make) {
+    constexpr uint64_t kHuge = (uint64_t{4} << 30) + (1u << 20), kBoundary = uint64_t{4} << 30, kPart = 70'000;
+    Scene scene(make, kHuge);  // sparse: only what is touched takes memory
+    Bytes bytes = pattern(kPart, 33);
+    for (uint64_t remote : {kBoundary - kPart / 2, kHuge - kPart, uint64_t{11}}) {
+      for (uint64_t local : {kHuge - kPart, kBoundary - 5}) {
+        for (uint32_t op : {kRead, kWrite}) {
+          CAPTURE(remote);
+          CAPTURE(local);
+          CAPTURE(op);
+          MutableBytes theirs = scene.theirs->bytes().subspan(remote, kPart);
+          MutableBytes ours = scene.ours->bytes().subspan(local, kPart);
+          std::ranges::copy(bytes, (op == kRead ? theirs : ours).begin());
+          std::ranges::fill(op == kRead ? ours : theirs, std::byte{0});
+          auto transfer = scene.run({scene.record(op, local, remote, kPart)});
+          CHECK_MESSAGE(transfer->results()[0] == Code::kOk, transfer->error().text());
+          CHECK(std::ranges::equal(ours, bytes));
+          CHECK(std::ranges::equal(theirs, bytes));
+          CHECK(transfer->bytes() == kPart);
+        }
+      }
+    }
+    auto over = scene.run({scene.record(kRead, 0, kHuge - 1, 2), scene.record(kRead, 0, 0, kHuge + 1)});
+    CHECK(over->results() == std::vector{Code::kDenied, Code::kDenied});
+  });
+}
+
 TEST_CASE("contract: many transfers at a time in both directions, all exact") {
   for_each([](const MakePair& make) {
     Scene scene(make);

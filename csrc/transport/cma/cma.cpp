@@ -128,7 +128,7 @@ class CmaEndpoint final : public Endpoint {
 
 CmaTransport::CmaTransport() : probe_word_(std::make_unique<uint64_t>(SystemRandom().next())) {}
 
-std::optional<Bytes> CmaTransport::attach(const memory::Region& region) {
+Result<std::optional<Bytes>> CmaTransport::attach(const memory::Region& region, uint64_t, uint64_t) {
   if ((region.access & memory::kReadable) == 0) return std::nullopt;
   auto address = reinterpret_cast<uint64_t>(region.address);
   return to_bytes(std::as_bytes(std::span(&address, 1)));

@@ -10,7 +10,7 @@ class CmaTransport final : public Transport {
  public:
   CmaTransport();
   std::string_view name() const override { return "cma"; }
-  std::optional<Bytes> attach(const memory::Region& region) override;
+  Result<std::optional<Bytes>> attach(const memory::Region& region, uint64_t offset, uint64_t length) override;
   Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 
  private:

@@ -49,7 +49,7 @@ class SelfEndpoint final : public Endpoint {
 
 }  // namespace
 
-std::optional<Bytes> SelfTransport::attach(const memory::Region& region) {
+Result<std::optional<Bytes>> SelfTransport::attach(const memory::Region& region, uint64_t, uint64_t) {
   auto address = reinterpret_cast<uint64_t>(region.address);
   return to_bytes(std::as_bytes(std::span(&address, 1)));
 }

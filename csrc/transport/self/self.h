@@ -10,7 +10,7 @@ class SelfTransport final : public Transport {
   // `registry` is that of the engine the transport belongs to.
   explicit SelfTransport(memory::Registry& registry) : registry_(registry) {}
   std::string_view name() const override { return "self"; }
-  std::optional<Bytes> attach(const memory::Region& region) override;
+  Result<std::optional<Bytes>> attach(const memory::Region& region, uint64_t offset, uint64_t length) override;
   Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 
  private:

@@ -107,7 +107,7 @@ class ShmEndpoint final : public Endpoint {
 
 }  // namespace
 
-std::optional<Bytes> ShmTransport::attach(const memory::Region& region) {
+Result<std::optional<Bytes>> ShmTransport::attach(const memory::Region& region, uint64_t, uint64_t) {
   if (!readable_arena(region)) return std::nullopt;
   return Bytes{};
 }

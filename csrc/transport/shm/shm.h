@@ -9,7 +9,7 @@ namespace moontide::transport {
 class ShmTransport final : public Transport {
  public:
   std::string_view name() const override { return "shm"; }
-  std::optional<Bytes> attach(const memory::Region& region) override;
+  Result<std::optional<Bytes>> attach(const memory::Region& region, uint64_t offset, uint64_t length) override;
   Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 };
 

@@ -187,7 +187,9 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
 
 }  // namespace
 
-std::optional<Bytes> SimTransport::attach(const memory::Region&) { return wire::encode(SimKey{number_}); }
+Result<std::optional<Bytes>> SimTransport::attach(const memory::Region&, uint64_t, uint64_t) {
+  return wire::encode(SimKey{number_});
+}
 
 Result<std::shared_ptr<Endpoint>> SimTransport::connect(LinkContext& link, uint32_t) {
   if (link.same_instance()) return fail(Code::kUnsupported, "its own process");

@@ -17,7 +17,7 @@ class SimTransport final : public Transport {
   ~SimTransport() override { hub_.detach(number_); }
 
   std::string_view name() const override { return "sim"; }
-  std::optional<Bytes> attach(const memory::Region& region) override;
+  Result<std::optional<Bytes>> attach(const memory::Region& region, uint64_t offset, uint64_t length) override;
   bool same_host_only() const override { return false; }
   Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t) override;
 

@@ -237,7 +237,8 @@ void DataStream::serve_read() {
       return;
     }
     parts_.emplace_back((*region)->address + place.offset, place.length);
-    if (pins.empty() || pins.back().region() != *region) pins.emplace_back(std::move(*region));
+    if (pins.empty() || pins.back().region() != *region)
+      pins.emplace_back(std::move(*region), static_cast<const memory::PinUser*>(this));
     length += place.length;
   }
   Header header = make_header(Kind::kReadData, header_.tag, Code::kOk, length);
@@ -251,6 +252,11 @@ void DataStream::serve_read() {
       stream_->resume();
     }
   });
+}
+
+std::string DataStream::describe_use(const memory::Region&) const {
+  return "data stream " + std::to_string(id_) + " from " + stream_->peer_address() +
+         ", which sends what its peer reads, " + std::to_string(serving_) + " bytes not taken by the socket";
 }
 
 void DataStream::next_frame() {

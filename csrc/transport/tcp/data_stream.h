@@ -29,7 +29,7 @@ class DataStreamOwner {
   virtual void stream_closed(DataStream& stream, const Error& cause) = 0;
 };
 
-class DataStream final : private io::StreamSink {
+class DataStream final : private io::StreamSink, private memory::PinUser {
  public:
   DataStream(uint64_t id, std::unique_ptr<io::Stream> stream, DataStreamOwner& owner);
   void start() { stream_->start(*this); }
@@ -65,6 +65,7 @@ class DataStream final : private io::StreamSink {
   void next_frame();
   bool wanted(const Target& target) const;
   void payload_arrived(size_t count);
+  std::string describe_use(const memory::Region& region) const override;
   void send_header(Kind kind, uint64_t tag, Code code, uint64_t length);
 
   uint64_t id_;

@@ -11,7 +11,7 @@ class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(uint32_t streams) : streams_(streams) {}
   std::string_view name() const override { return "tcp"; }
-  std::optional<Bytes> attach(const memory::Region&) override { return Bytes{}; }
+  Result<std::optional<Bytes>> attach(const memory::Region&, uint64_t, uint64_t) override { return Bytes{}; }
   bool same_host_only() const override { return false; }
   bool per_rail() const override { return true; }
   Result<std::shared_ptr<Endpoint>> connect(LinkContext& link, uint32_t rail) override;
