@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import moontide
 from moontide import errors
+from support.namespace import ADDRESS, ADDRESS_6, alone
 from support.peer_process import Peer
 from support.pool_process import Server, free_port
 from support.waiting import wait_for
@@ -151,47 +153,73 @@ def test_line_ends_behind_a_secret_do_not_matter(tmp_path: Path) -> None:
         assert one.open(two.address).open
 
 
-def test_off_loopback_needs_a_secret_or_a_waiver_by_name(tmp_path: Path) -> None:
-    with pytest.raises(errors.Denied, match="loopback.*secret_file.*insecure_listen"):
-        moontide.Engine(config=config(listen="0.0.0.0:0", advertise="127.0.0.1"))
-    with moontide.Engine(config=config()) as engine, pytest.raises(errors.Denied, match="loopback"):
-        engine.open("192.0.2.1:7000")
-    for flags in ({"secret_file": secret_file(tmp_path)}, {"insecure_listen": "true"}):
+def test_off_loopback_needs_a_secret_or_a_waiver_by_name() -> None:
+    for listen in ("0.0.0.0:0", "[::]:0", "10.77.0.1:0", "[fd77::1]:0"):
+        with pytest.raises(errors.Denied, match="loopback.*secret_file.*insecure_listen"):
+            moontide.Engine(config=config(listen=listen, advertise="127.0.0.1"))
+    with moontide.Engine(config=config()) as engine:
+        for address in ("192.0.2.1:7000", "[2001:db8::1]:7000"):
+            with pytest.raises(errors.Denied, match="loopback"):
+                engine.open(address)
+    for flags in ({"insecure_listen": "true"}, {}):
         with pytest.raises(errors.Invalid, match="advertise"):
             moontide.Engine(config=config(listen="0.0.0.0:0", **flags))
-        with (
-            moontide.Engine(config=config(listen="0.0.0.0:0", advertise="127.0.0.1", **flags)) as everywhere,
-            moontide.Engine(config=config(**flags)) as engine,
-        ):
-            host, port = everywhere.address.rsplit(":", 1)
-            assert host == "127.0.0.1"
-            assert int(port) > 0
-            assert engine.open(everywhere.address).address == everywhere.address
-        with (
-            moontide.Engine(config=config(listen="[::]:0", advertise="[::1]", **flags)) as everywhere,
-            moontide.Engine(config=config(**flags)) as engine,
-        ):
-            assert everywhere.address.startswith("[::1]:")
-            assert engine.open(everywhere.address).open
     for told in ("0.0.0.0", "[::]:7000"):
         with pytest.raises(errors.Invalid, match="no address that peers could reach"):
             moontide.Engine(config=config(listen="0.0.0.0:0", advertise=told, insecure_listen="true"))
-
-
-def test_a_master_off_loopback(tmp_path: Path) -> None:
-    secret = secret_file(tmp_path)
     command = [sys.executable, "-m", "moontide.cli", "master", "--listen", "0.0.0.0:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert "insecure_listen" in done.stderr
-    master = Server("master", "--listen", "0.0.0.0:0", "--secret-file", secret)
+
+
+def listen_everywhere(secret: str) -> None:
+    """On a host of its own, with a secret and without."""
+    flags: dict[str, object]
+    for flags in ({"secret_file": secret}, {"insecure_listen": "true"}):
+        for listen, advertise, told in (
+            (f"{ADDRESS}:0", None, ADDRESS),
+            (f"[{ADDRESS_6}]:0", None, f"[{ADDRESS_6}]"),
+            ("0.0.0.0:0", ADDRESS, ADDRESS),
+            ("[::]:0", f"[{ADDRESS_6}]", f"[{ADDRESS_6}]"),
+            ("[::]:0", ADDRESS, ADDRESS),
+            ("0.0.0.0:7801", f"{ADDRESS}:7801", ADDRESS),
+        ):
+            with (
+                moontide.Engine(config=config(listen=listen, advertise=advertise, **flags)) as everywhere,
+                moontide.Engine(config=config(listen=f"{ADDRESS}:0", local_reads="off", **flags)) as engine,
+            ):
+                host, _, port = everywhere.address.rpartition(":")
+                assert host == told
+                assert int(port) > 0
+                there = everywhere.allocate(4096, name="there")
+                there.buffer[:] = b"x" * 4096
+                link = engine.open(everywhere.address)
+                memory = engine.allocate(4096, name="here")
+                engine.read([(memory, link.region("there"), 0, 4096)]).wait(10)
+                assert memory.buffer == b"x" * 4096
+
+
+def a_pool_off_loopback(secret: str) -> None:
+    """On a host of its own: the master on all interfaces, a node that says where it is."""
+    flags = ("--secret-file", secret)
+    master = Server("master", "--listen", "0.0.0.0:0", *flags)
+    address = f"{ADDRESS}:{master.address.rsplit(':', 1)[1]}"
+    everywhere = ("--listen", "0.0.0.0:0", "--advertise", ADDRESS)
+    node = Server("node", "--master", address, "--lend", "8MiB", *everywhere, *flags)
     try:
-        port = master.address.rsplit(":", 1)[1]
-        with moontide.Store(f"127.0.0.1:{port}", lend=1 << 20, config=config(secret_file=secret)) as store:
-            store.put("key", b"value")
-            assert store.get("key") == b"value"
+        assert node.address.startswith(f"{ADDRESS}:")
+        with moontide.Store(address, config=config(secret_file=secret, local_reads="off")) as store:
+            store.put("key", b"value" * 10000)
+            assert store.get("key") == b"value" * 10000
     finally:
+        node.close()
         master.close()
+
+
+@pytest.mark.parametrize("function", [listen_everywhere, a_pool_off_loopback])
+def test_off_loopback_on_a_host_of_its_own(tmp_path: Path, function: Callable[..., None]) -> None:
+    alone(function, secret_file(tmp_path))
 
 
 def test_names_are_resolved_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,11 +236,10 @@ def test_names_are_resolved_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
         moontide.Engine(config=config(listen="here.test:0"))
     with pytest.raises(errors.Invalid, match=r"advertise = 'here.test:0': the name means 127.0.1.1"):
         moontide.Engine(config=config(listen="0.0.0.0:0", advertise="here.test", insecure_listen="true"))
-    with moontide.Engine(config=config(listen="0.0.0.0:0", advertise="there.test", insecure_listen="true")) as engine:
+    with moontide.Engine(config=config(advertise="there.test")) as engine:
         assert engine.address.startswith("192.0.2.7:")
         with pytest.raises(errors.Unavailable, match="address = 'nowhere.test:7000'.*cannot be resolved"):
             engine.open("nowhere.test:7000")
-    with moontide.Engine(config=config()) as engine:
         with pytest.raises(errors.Denied, match=r"192\.0\.2\.7:7000.*loopback"):
             engine.open("there.test:7000")
         with pytest.raises(errors.Denied, match=r"\[2001:db8::7\]:7000.*loopback"):
