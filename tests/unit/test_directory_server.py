@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moontide._http import HttpListener
-from moontide.directory import Record
+from moontide.directory import Record, connect
 from moontide.directory.http import HttpDirectory
 from moontide.directory.server import SegmentService
 from moontide.directory.table import SegmentTable
@@ -270,6 +271,26 @@ async def test_connections_that_come_and_go_are_forgotten() -> None:
         await directory.close()
     await wait_for_async(lambda: not listener._since, 20, "the sweep")
     await listener.close()
+
+
+async def test_every_form_of_a_loopback_address_is_listened_at() -> None:
+    for listen in ("127.0.0.1:0", "127.1.2.3:0", "localhost:0", *(["[::1]:0"] if _has_ipv6() else [])):
+        app = web.Application()
+        app.add_routes(SegmentService().routes())
+        listener = HttpListener(app)
+        address = await listener.start(listen)
+        async with connect(f"http://{address}") as directory:
+            assert directory.local
+            record = await directory.publish(offer("x", address=address), 10)
+            assert await directory.lookup("x") == record
+        await listener.close()
+
+
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
 
 
 async def test_the_listener_says_what_is_wrong_with_its_address() -> None:
