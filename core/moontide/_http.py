@@ -28,16 +28,16 @@ class HttpListener:
     """Serves an application at "host:port" in the running event loop, until `close`.
 
     A connection that brings no whole request (headers and body) within `patience` seconds, at its start or after its
-    last answer, is dropped; those beyond `connections_max` are closed at once.
+    last answer, is dropped; those beyond `connections_max` are closed at once. Nobody is asked who they are, so other
+    than loopback addresses need `anywhere`.
     """
 
     def __init__(
-        self, app: web.Application, *, connections_max: int = 1024, patience: float = 75, what: str = "http_listen"
+        self, app: web.Application, *, connections_max: int = 1024, patience: float = 75, anywhere: bool = False
     ) -> None:
-        self._app = app
+        self._anywhere = anywhere
         self._connections_max = connections_max
         self._patience = patience
-        self._what = what
         self._since: dict[Any, float] = {}  # connection → when it last was quiet; while it is answered: infinity
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -46,9 +46,12 @@ class HttpListener:
 
     async def start(self, listen: str) -> str:
         """The address, with the port that was taken. Denied: not a loopback address. Unavailable: taken."""
-        host, port = split_address(listen, what=self._what)
-        if not is_loopback(host):
-            raise Denied(f"{self._what} = {listen!r}: only loopback addresses, since nobody is asked who they are")
+        host, port = split_address(listen, what="http_listen")
+        if not is_loopback(host) and not self._anywhere:
+            raise Denied(
+                f"http_listen = {listen!r}: only loopback addresses, since nobody is asked who they are; http_reach = "
+                "anywhere waives that"
+            )
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
@@ -103,11 +106,11 @@ class HttpThread:
     For processes that have no event loop. Bodies have 16 KiB at most. Errors of `HttpListener.start`.
     """
 
-    def __init__(self, listen: str, *route_sets: Iterable[web.RouteDef]) -> None:
+    def __init__(self, listen: str, *route_sets: Iterable[web.RouteDef], anywhere: bool = False) -> None:
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         for routes in route_sets:
             app.add_routes(routes)
-        self._listener = HttpListener(app)
+        self._listener = HttpListener(app, anywhere=anywhere)
         self._loop = asyncio.new_event_loop()
         try:
             self.address = self._loop.run_until_complete(self._listener.start(listen))

@@ -292,6 +292,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http_listen: Annotated[
         str | None, _OptionalAddress("where the master serves the directory by HTTP; empty: it does not")
     ] = None
+    http_reach: Annotated[
+        str,
+        _Choice(
+            "where http_listen may be; anywhere: whoever reaches the port may claim any name", "loopback", "anywhere"
+        ),
+    ] = "loopback"
     log_level: Annotated[str, _Choice("what is logged", "debug", "info", "warning", "error")] = "info"
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2

@@ -213,6 +213,19 @@ def test_a_loopback_address_does_not_go_to_other_hosts() -> None:
             one.publish("decode", advertise="10.0.0.1:80")
 
 
+def test_a_name_can_be_given_up(master: DirectoryServer) -> None:
+    with engine(master) as one, engine(master) as other:
+        publication = one.publish("decode")
+        one.publish("decode-too")
+        assert other.open("decode").instance_id == other.open("decode-too").instance_id == one.instance_id
+        one.withdraw("decode")
+        one.withdraw("decode")
+        assert publication.state == "withdrawn"
+        with pytest.raises(errors.NotFound):
+            other.open("decode")
+        assert other.open("decode-too").instance_id == one.instance_id
+
+
 def test_close_withdraws_and_ends_what_waits(master: DirectoryServer) -> None:
     names = Names(master.url, timeout=5)
     one = engine(master)

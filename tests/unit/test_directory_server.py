@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -293,8 +295,21 @@ def _has_ipv6() -> bool:
     return False
 
 
+EVERYWHERE = """
+import asyncio
+from aiohttp import web
+from moontide._http import HttpListener
+print(asyncio.run(HttpListener(web.Application(), anywhere=True).start("0.0.0.0:0")))
+"""
+
+
+def test_the_waiver_opens_other_addresses() -> None:
+    command = ["unshare", "--map-root-user", "--net", sys.executable, "-c", EVERYWHERE]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("0.0.0.0:")
+
+
 async def test_the_listener_says_what_is_wrong_with_its_address() -> None:
-    with pytest.raises(Denied, match="loopback"):
+    with pytest.raises(Denied, match="loopback.*http_reach"):
         await HttpListener(web.Application()).start("0.0.0.0:0")
     with pytest.raises(Invalid, match="http_listen"):
         await HttpListener(web.Application()).start("inproc:x")

@@ -16,15 +16,15 @@ __all__ = ["master"]
 
 
 @contextlib.contextmanager
-def _directory(listen: str | None) -> Iterator[str]:
+def _directory(config: Config) -> Iterator[str]:
     """Serves the directory while the block runs; yields what to add to the line of the address."""
-    if listen is None:
+    if config.http_listen is None:
         yield ""
         return
     from moontide._http import HttpThread
     from moontide.directory.server import SegmentService
 
-    server = HttpThread(listen, SegmentService().routes())
+    server = HttpThread(config.http_listen, SegmentService().routes(), anywhere=config.http_reach == "anywhere")
     try:
         yield f", http://{server.address}"
     finally:
@@ -40,6 +40,7 @@ def _directory(listen: str | None) -> Iterator[str]:
     "tls_ca",
     "insecure_listen",
     "http_listen",
+    "http_reach",
     "lease",
     "log_level",
     listen="HOST:PORT",
@@ -49,6 +50,7 @@ def _directory(listen: str | None) -> Iterator[str]:
     tls_ca="FILE",
     insecure_listen="BOOL",
     http_listen="HOST:PORT",
+    http_reach="WHERE",
     lease="TIME",
 )
 def master(config: Config) -> None:
@@ -61,7 +63,7 @@ def master(config: Config) -> None:
     from moontide._core import Master
 
     set_up_logging(config)
-    with _directory(config.http_listen) as http:
+    with _directory(config) as http:
         server = Master(listening_address(config.listen), config.lease, access_of(config))
         try:
             serve_until_signal(
