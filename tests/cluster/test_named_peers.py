@@ -163,6 +163,18 @@ def test_a_record_about_somebody_else_is_stale(server: DirectoryServer) -> None:
     names.close()
 
 
+def test_records_may_have_host_names(master: DirectoryServer) -> None:
+    names = Names(master.url, timeout=5)
+    with Peer(size=SIZE) as peer, engine(master) as reader:
+        identity = reader.open(peer.address).instance_id
+        names.publish("decode", peer.address.replace("127.0.0.1", "localhost"), identity, ttl=30)
+        assert reader.open("decode").instance_id == identity
+        names.publish("lost", "no-such-host.invalid:1", identity, ttl=30)
+        with pytest.raises((errors.Unavailable, errors.TimedOut), match=r"'lost', published at no-such-host\.invalid"):
+            reader.open("lost")
+    names.close()
+
+
 async def test_a_name_can_be_awaited(master: DirectoryServer) -> None:
     with Peer(size=SIZE, directory=master.url) as peer, engine(master) as reader:
         operation = reader.open_async("decode")
