@@ -18,7 +18,7 @@ _BODY_BYTES_MAX = 16 << 10
 
 
 class _Refused(asyncio.Protocol):
-    """One connection too many."""
+    """One connection too many: all others are being answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -28,27 +28,34 @@ class HttpListener:
     """Serves an application at "host:port" in the running event loop, until `close`.
 
     A connection that brings no whole request (headers and body) within `patience` seconds, at its start or after its
-    last answer, is dropped; those beyond `connections_max` are closed at once.
+    last answer, is dropped. Of more than `connections_max` the one that has been quiet for longest makes room, so that
+    whoever takes all places cannot keep them. Nobody is asked who they are, so other than loopback addresses need
+    `anywhere`.
     """
 
     def __init__(
-        self, app: web.Application, *, connections_max: int = 1024, patience: float = 75, what: str = "http_listen"
+        self, app: web.Application, *, connections_max: int = 512, patience: float = 75, anywhere: bool = False
     ) -> None:
-        self._app = app
+        self._anywhere = anywhere
         self._connections_max = connections_max
         self._patience = patience
-        self._what = what
-        self._since: dict[Any, float] = {}  # connection → when it last was quiet; while it is answered: infinity
+        # connection → since when it is quiet, the longest first; while it is answered: infinity, in its old place
+        self._since: dict[Any, float] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         app.middlewares.append(self._watch)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, keepalive_timeout=patience)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=2, keepalive_timeout=patience, lingering_time=1.0
+        )
 
     async def start(self, listen: str) -> str:
         """The address, with the port that was taken. Denied: not a loopback address. Unavailable: taken."""
-        host, port = split_address(listen, what=self._what)
-        if not is_loopback(host):
-            raise Denied(f"{self._what} = {listen!r}: only loopback addresses, since nobody is asked who they are")
+        host, port = split_address(listen, what="http_listen")
+        if not is_loopback(host) and not self._anywhere:
+            raise Denied(
+                f"http_listen = {listen!r}: only loopback addresses, since nobody is asked who they are; http_reach = "
+                "anywhere waives that"
+            )
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
@@ -68,11 +75,21 @@ class HttpListener:
 
     def _connection(self) -> asyncio.Protocol:
         server = self._runner.server
-        if server is None or len(server.connections) >= self._connections_max:
+        if server is None or (len(server.connections) >= self._connections_max and not self._make_room()):
             return _Refused()
         connection = server()
         self._since[connection] = asyncio.get_running_loop().time()
         return connection
+
+    def _make_room(self) -> bool:
+        for quietest, since in self._since.items():  # in the order of their times
+            if quietest.transport is not None and since != float("inf"):
+                break
+        else:
+            return False
+        del self._since[quietest]
+        quietest.force_close()
+        return True
 
     @web.middleware
     async def _watch(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -82,7 +99,7 @@ class HttpListener:
             response: web.StreamResponse = await handler(request)
             return response
         finally:
-            if request.protocol in self._since:
+            if self._since.pop(request.protocol, None) is not None:
                 self._since[request.protocol] = asyncio.get_running_loop().time()
 
     async def _sweep(self) -> None:
@@ -103,11 +120,11 @@ class HttpThread:
     For processes that have no event loop. Bodies have 16 KiB at most. Errors of `HttpListener.start`.
     """
 
-    def __init__(self, listen: str, *route_sets: Iterable[web.RouteDef]) -> None:
+    def __init__(self, listen: str, *route_sets: Iterable[web.RouteDef], anywhere: bool = False) -> None:
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         for routes in route_sets:
             app.add_routes(routes)
-        self._listener = HttpListener(app)
+        self._listener = HttpListener(app, anywhere=anywhere)
         self._loop = asyncio.new_event_loop()
         try:
             self.address = self._loop.run_until_complete(self._listener.start(listen))

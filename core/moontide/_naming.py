@@ -91,10 +91,15 @@ async def open_named(names: Names, name: str, timeout: float, connect: Callable[
 
 
 async def _open_record(record: Record, timeout: float, connect: Callable[[str, float], Operation[Peer]]) -> Peer:
+    where = f"segment {record.name!r}, published at {record.address}"
     try:
-        peer = await connect(record.address, timeout)
+        # In a worker thread: a host name in the address may take its time to be resolved.
+        operation = await asyncio.wait_for(asyncio.to_thread(connect, record.address, timeout), timeout)
+        peer = await operation
     except MoontideError as error:
-        raise type(error)(f"segment {record.name!r}, published at {record.address}: {error.message}") from None
+        raise type(error)(f"{where}: {error.message}") from None
+    except asyncio.TimeoutError:
+        raise TimedOut(f"{where}: its host name was not resolved within {timeout:g} s") from None
     if record.instance and peer.instance_id != record.instance:
         raise Stale(
             f"segment {record.name!r}: the directory says instance {record.instance} (epoch {record.epoch}) at "

@@ -51,7 +51,8 @@ _TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 36
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _ADDRESS = re.compile(r"(?:(?P<bracketed>\[[0-9A-Fa-f:.]+\])|(?P<host>[^\s:\[\]]+)):(?P<port>[0-9]{1,5})")
 _DIRECTORY = re.compile(
-    r"(?:(?:http|etcd)://(?P<plain>[^\s/@?#]+)/?|redis://(?:[^\s/@?#]*@)?(?P<redis>[^\s/@?#]+)(?:/[0-9]{0,5})?)"
+    r"(?:(?:http|etcd)://|(?P<redis>redis://(?:[^\s/@?#]*@)?))"
+    r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@?#]+):(?P<port>[0-9]{1,5})/?(?(redis)[0-9]{0,5})"
 )
 _PASSWORD = re.compile(r"(?<=//)[^/@]*@")
 _PROXY = re.compile(r"(?:http|https|all|no)_proxy")
@@ -148,9 +149,12 @@ class _Directory(_Kind):
         return "direct, http://HOST:PORT, etcd://HOST:PORT, redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]"
 
     def parse(self, option: str, value: object) -> object:
-        if isinstance(value, str) and (value == "direct" or _DIRECTORY.fullmatch(value)):
-            return value
-        shown = _hide_password(value) if isinstance(value, str) else value
+        shown = value
+        if isinstance(value, str):
+            match = _DIRECTORY.fullmatch(value)
+            if value == "direct" or (match is not None and 0 < int(match["port"]) <= 65535):
+                return value
+            shown = _hide_password(value)
         raise Invalid(f"{option} = {shown!r}: no directory; allowed: {self.allowed()}")
 
     def show(self, value: object) -> str:
@@ -309,6 +313,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http_listen: Annotated[
         str | None, _OptionalAddress("where a server answers HTTP: metrics, dumps, the directory; empty: it does not")
     ] = None
+    http_reach: Annotated[
+        str,
+        _Choice(
+            "where http_listen may be; anywhere: whoever reaches the port may claim any name", "loopback", "anywhere"
+        ),
+    ] = "loopback"
     log_level: Annotated[str, _Choice("what is logged", "debug", "info", "warning", "error")] = "info"
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2

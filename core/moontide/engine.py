@@ -210,7 +210,7 @@ class Engine(ObservedEngine):
     # --- peers ---
 
     def publish(self, name: str, *, advertise: str | None = None, ttl: float | None = None) -> Publication:
-        """Tells the directory of the configuration that `name` is this engine, until `close`; waits for its answer.
+        """Tells the directory of the configuration that `name` is this engine, until `withdraw` or `close`; waits.
 
         `advertise`: the address to tell, where it is not the one the engine listens at. The name is taken from whoever
         had it; that one's `Publication` becomes "superseded". Errors of `moontide.directory.Directory.publish`.
@@ -220,6 +220,10 @@ class Engine(ObservedEngine):
         names = self._directory()
         address = advertised(self.address, advertise, local_directory=names.directory().local)
         return names.publish(name, address, self.instance_id, ttl=self.config.directory_ttl if ttl is None else ttl)
+
+    def withdraw(self, name: str) -> None:
+        """Ends what `publish` began; nothing happens when it did not. Errors of `moontide.directory.Directory`."""
+        self._directory().withdraw(name)
 
     def _directory(self) -> Names:
         from moontide.directory import Names

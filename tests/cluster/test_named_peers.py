@@ -163,6 +163,18 @@ def test_a_record_about_somebody_else_is_stale(server: DirectoryServer) -> None:
     names.close()
 
 
+def test_records_may_have_host_names(master: DirectoryServer) -> None:
+    names = Names(master.url, timeout=5)
+    with Peer(size=SIZE) as peer, engine(master) as reader:
+        identity = reader.open(peer.address).instance_id
+        names.publish("decode", peer.address.replace("127.0.0.1", "localhost"), identity, ttl=30)
+        assert reader.open("decode").instance_id == identity
+        names.publish("lost", "no-such-host.invalid:1", identity, ttl=30)
+        with pytest.raises((errors.Unavailable, errors.TimedOut), match=r"'lost', published at no-such-host\.invalid"):
+            reader.open("lost")
+    names.close()
+
+
 async def test_a_name_can_be_awaited(master: DirectoryServer) -> None:
     with Peer(size=SIZE, directory=master.url) as peer, engine(master) as reader:
         operation = reader.open_async("decode")
@@ -211,6 +223,19 @@ def test_a_loopback_address_does_not_go_to_other_hosts() -> None:
             one.publish("decode", advertise="0.0.0.0:80")
         with pytest.raises(errors.Unavailable, match=r"directory\.invalid"):
             one.publish("decode", advertise="10.0.0.1:80")
+
+
+def test_a_name_can_be_given_up(master: DirectoryServer) -> None:
+    with engine(master) as one, engine(master) as other:
+        publication = one.publish("decode")
+        one.publish("decode-too")
+        assert other.open("decode").instance_id == other.open("decode-too").instance_id == one.instance_id
+        one.withdraw("decode")
+        one.withdraw("decode")
+        assert publication.state == "withdrawn"
+        with pytest.raises(errors.NotFound):
+            other.open("decode")
+        assert other.open("decode-too").instance_id == one.instance_id
 
 
 def test_close_withdraws_and_ends_what_waits(master: DirectoryServer) -> None:

@@ -108,6 +108,50 @@ def test_flags_mean_what_they_say() -> None:
         assert load_config(environ={"MOONTIDE_INSECURE_LISTEN": text}).insecure_listen is value
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "direct",
+        "http://127.0.0.1:7701",
+        "http://[::1]:7701/",
+        "etcd://etcd-0.example:2379",
+        "redis://127.0.0.1:6379",
+        "redis://me:pass@[::1]:6379/12",
+    ],
+)
+def test_directories(url: str) -> None:
+    assert load_config({"directory": url}, environ={}).directory == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:7701",
+        "Direct",
+        "http://127.0.0.1",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:65536",
+        "http://127.0.0.1:1/x",
+        "http://me:pass@127.0.0.1:1",
+        "https://127.0.0.1:1",
+        "etcd://127.0.0.1:1/3",
+        "etcd://::1:80",
+        "redis://me:pass@127.0.0.1/1",
+        "redis://me:pass@127.0.0.1:1/one",
+    ],
+)
+def test_what_is_no_directory_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(Invalid, match="etcd://HOST:PORT") as caught:
+        load_config({"directory": url}, environ={})
+    assert "pass@" not in str(caught.value)
+
+
+def test_the_password_of_a_directory_is_not_shown() -> None:
+    result = CliRunner(env={"MOONTIDE_DIRECTORY": "redis://me:pass@127.0.0.1:1/2"}).invoke(main, ["config"])
+    assert 'directory = "redis://***@127.0.0.1:1/2"' in result.output
+
+
 def test_empty_master_is_none() -> None:
     assert load_config({"master": ""}, environ={"MOONTIDE_MASTER": "127.0.0.1:1"}).master is None
 

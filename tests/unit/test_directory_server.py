@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moontide._http import HttpListener
-from moontide.directory import Record
+from moontide.directory import Record, connect
 from moontide.directory.http import HttpDirectory
 from moontide.directory.server import SegmentService
 from moontide.directory.table import SegmentTable
@@ -241,22 +244,59 @@ async def test_a_full_table_is_no_space() -> None:
         await directory.close()
 
 
-async def test_connections_are_bounded_and_idle_ones_make_room() -> None:
-    async with served(SegmentService(), connections_max=8, patience=1.0) as address:
+async def test_who_takes_all_places_cannot_keep_them() -> None:
+    async with served(SegmentService(), connections_max=8) as address:
         host, port = address.split(":")
         idle = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
         idle[0][1].write(b"GET /v1/segments HTTP/1.1\r\nHost: x\r\n")  # and no end of the headers
-        idle[1][1].write(b"PUT /v1/segments/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")  # no end of the body
-        refused, writer = await asyncio.open_connection(host, int(port))
-        assert await asyncio.wait_for(refused.read(), 10) == b""
-        writer.close()
-        for reader, _ in idle:
-            await asyncio.wait_for(reader.read(), 20)
         directory = HttpDirectory(address, timeout=5)
         assert await directory.list() == []
+        assert await asyncio.wait_for(idle[0][0].read(), 10) == b""
+        more = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
+        for reader, _ in [*idle[1:], *more[:-8]]:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await directory.list() == []
         await directory.close()
-        for _, writer in idle:
+        for _, writer in [*idle, *more]:
             writer.close()
+
+
+async def test_a_connection_without_a_whole_request_is_dropped() -> None:
+    async with served(SegmentService(), patience=1.0) as address:
+        host, port = address.split(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        idle[0][1].write(b"GET /v1/segments HTTP/1.1\r\nHost: x\r\n")  # and no end of the headers
+        idle[1][1].write(b"PUT /v1/segments/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")  # nor of the body
+        for reader, writer in idle:
+            await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+
+
+async def test_a_place_that_is_being_answered_is_not_taken() -> None:
+    going_on = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        await going_on.wait()
+        return web.Response(text="done")
+
+    app = web.Application()
+    app.add_routes([web.get("/wait", wait)])
+    listener = HttpListener(app, connections_max=2)
+    address = await listener.start("127.0.0.1:0")
+    async with aiohttp.ClientSession() as session:
+        waiting = [asyncio.create_task(_text(session, f"http://{address}/wait")) for _ in range(2)]
+        await wait_for_async(lambda: list(listener._since.values()) == [float("inf")] * 2)
+        with pytest.raises(aiohttp.ClientError):
+            await _text(session, f"http://{address}/wait")
+        going_on.set()
+        assert await asyncio.gather(*waiting) == ["done", "done"]
+        assert await _text(session, f"http://{address}/wait") == "done"
+    await listener.close()
+
+
+async def _text(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(url) as answer:
+        return await answer.text()
 
 
 async def test_connections_that_come_and_go_are_forgotten() -> None:
@@ -272,8 +312,41 @@ async def test_connections_that_come_and_go_are_forgotten() -> None:
     await listener.close()
 
 
+async def test_every_form_of_a_loopback_address_is_listened_at() -> None:
+    for listen in ("127.0.0.1:0", "127.1.2.3:0", "localhost:0", *(["[::1]:0"] if _has_ipv6() else [])):
+        app = web.Application()
+        app.add_routes(SegmentService().routes())
+        listener = HttpListener(app)
+        address = await listener.start(listen)
+        async with connect(f"http://{address}") as directory:
+            assert directory.local
+            record = await directory.publish(offer("x", address=address), 10)
+            assert await directory.lookup("x") == record
+        await listener.close()
+
+
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+EVERYWHERE = """
+import asyncio
+from aiohttp import web
+from moontide._http import HttpListener
+print(asyncio.run(HttpListener(web.Application(), anywhere=True).start("0.0.0.0:0")))
+"""
+
+
+def test_the_waiver_opens_other_addresses() -> None:
+    command = ["unshare", "--map-root-user", "--net", sys.executable, "-c", EVERYWHERE]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("0.0.0.0:")
+
+
 async def test_the_listener_says_what_is_wrong_with_its_address() -> None:
-    with pytest.raises(Denied, match="loopback"):
+    with pytest.raises(Denied, match="loopback.*http_reach"):
         await HttpListener(web.Application()).start("0.0.0.0:0")
     with pytest.raises(Invalid, match="http_listen"):
         await HttpListener(web.Application()).start("inproc:x")

@@ -21,6 +21,7 @@ __all__ = ["master"]
     "tls_ca",
     "insecure_listen",
     "http_listen",
+    "http_reach",
     "lease",
     "log_level",
     listen="HOST:PORT",
@@ -30,6 +31,7 @@ __all__ = ["master"]
     tls_ca="FILE",
     insecure_listen="BOOL",
     http_listen="HOST:PORT",
+    http_reach="WHERE",
     lease="TIME",
 )
 def master(config: Config) -> None:

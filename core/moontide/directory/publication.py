@@ -18,7 +18,9 @@ _RETRY_FIRST = 0.1
 
 
 class Publication:
-    """A name that this process has published. Lives in one event loop; the properties may be read anywhere.
+    """A name that this process has published. Lives in one event loop; what it is may be read anywhere.
+
+    Those of an engine or of `Names` are started there, and ended there by `withdraw` with the name.
 
     `state` is "live"; "away" while the directory does not answer (the record may be gone; renewal goes on and brings
     it back); "superseded" when another instance has claimed the name since, for good; "withdrawn".

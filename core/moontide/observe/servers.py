@@ -99,7 +99,8 @@ def observed(
     if config.http_listen is None:
         yield ""
         return
-    server = HttpThread(config.http_listen, observe_routes(collectors, sources), *route_sets)
+    anywhere = config.http_reach == "anywhere"
+    server = HttpThread(config.http_listen, observe_routes(collectors, sources), *route_sets, anywhere=anywhere)
     try:
         yield f", http://{server.address}"
     finally:
