@@ -154,18 +154,26 @@ TransferHandle::~TransferHandle() {
   }
 }
 
+// The outcome, once there is one.
+std::optional<Error> TransferHandle::ended() const {
+  auto held = value_or_raise(runtime->look());
+  if (!outcome->done) return std::nullopt;
+  return transfer->error();
+}
+
 void TransferHandle::wait(std::optional<double> timeout_s) {
+  std::optional<Error> error;
   {
     py::gil_scoped_release nogil;
-    if (runtime->lock()) runtime->run_work(transfer);
+    error = ended();
+    if (!error && runtime->lock()) runtime->run_work(transfer);
+    if (!error) error = ended();
   }
-  wait_or_raise(*runtime, [this] { return outcome->done; }, timeout_s);
-  Error error;
-  {
-    auto held = value_or_raise(runtime->look());
-    error = transfer->error();
+  if (!error) {
+    wait_or_raise(*runtime, [this] { return outcome->done; }, timeout_s);
+    error = ended();
   }
-  if (error.code != Code::kOk) raise(error);
+  if (error->code != Code::kOk) raise(*error);
 }
 
 void TransferHandle::wait_quiet(std::optional<double> timeout_s) {

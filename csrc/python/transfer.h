@@ -21,6 +21,9 @@ struct TransferHandle {
   void wait_quiet(std::optional<double> timeout_s);
   py::list results();
   void cancel();
+
+ private:
+  std::optional<Error> ended() const;
 };
 
 using Records = std::vector<engine::Record>;

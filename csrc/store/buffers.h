@@ -28,7 +28,8 @@ class TemporaryRegions {
   explicit TemporaryRegions(engine::Engine& engine) : engine_(engine) {}
 
   // A region that holds the part and has the `access` that is needed (kReadable: peers read it; kLocal: bytes are put
-  // into it); registers the part where none is. DENIED: the caller registered it without that. Every success is paired with a release().
+  // into it); registers the part where none is. DENIED: the caller registered it without that. Every success is paired
+  // with a release().
   Result<memory::RegionRef> acquire(const Part& part, uint8_t access);
   // `quiet` runs when nothing uses the region's memory on behalf of this acquire any more; maybe inside this call.
   void release(const memory::RegionRef& region, std::move_only_function<void()> quiet);
