@@ -62,14 +62,15 @@ def build(python: Path, version: str) -> Path:
     """The wheel."""
     tools = tools_for(python, version)
     # As deep as the build folder of `make build`, so that the compiler cache serves both: it sees relative paths.
-    settings = f"build-dir={ROOT / 'build' / f'wheel-{version}'}"
+    # The long option: the pip that comes with Python 3.10 has no -C.
+    settings = f"--config-settings=build-dir={ROOT / 'build' / f'wheel-{version}'}"
     environment = {
         "PATH": f"{tools / 'bin'}:{os.environ['PATH']}",
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_BASEDIR": str(ROOT),
     }
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as made:
-        builder = (tools / "bin" / "python", *PIP, "wheel", "--no-build-isolation", "--no-deps", "-C", settings)
+        builder = (tools / "bin" / "python", *PIP, "wheel", "--no-build-isolation", "--no-deps", settings)
         run("nice", "-n", "5", *builder, "-w", made, ".", environment=environment)
         wheel = next(Path(made).glob("moontide-*.whl"))
         OUT.mkdir(parents=True, exist_ok=True)
