@@ -60,7 +60,7 @@ class Liar:
 
     def hello(self, instance: bytes, address: bytes = b"127.0.0.1:1") -> tuple[int, bytes]:
         text = struct.pack("<I", len(address)) + address
-        return self.ask(HELLO, struct.pack("<HH", 1, 1) + instance + text + b"\0" + struct.pack("<I", 0))
+        return self.ask(HELLO, struct.pack("<HH", 1, 1) + instance + text + b"\0" + struct.pack("<II", 0, 0))
 
 
 def closed(liar: Liar) -> bool:
