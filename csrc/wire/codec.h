@@ -25,6 +25,16 @@ concept Scalar = std::integral<T> || std::is_enum_v<T>;
 template <class T>
 concept Message = requires(T& value) { value.fields(); };
 
+// A field that a later version put at the end of a message that decode_prefix() reads: senders of before do not have
+// it, and `value` is then the default.
+template <class T>
+struct Later {
+  T value{};
+  Later() = default;
+  Later(T given) : value(std::move(given)) {}
+  operator const T&() const { return value; }
+};
+
 class Writer {
  public:
   template <Scalar T>
@@ -43,6 +53,10 @@ class Writer {
   void put(const std::optional<T>& item) {
     put(static_cast<uint8_t>(item.has_value()));
     if (item) put(*item);
+  }
+  template <class T>
+  void put(const Later<T>& field) {
+    put(field.value);
   }
   template <Message T>
   void put(const T& message) {
@@ -107,6 +121,11 @@ class Reader {
     if (!get(present)) return false;
     item.reset();
     return !present || get(item.emplace());
+  }
+  template <class T>
+  bool get(Later<T>& field) {
+    field.value = {};
+    return left() == 0 || get(field.value);
   }
   template <Message T>
   bool get(T& message) {

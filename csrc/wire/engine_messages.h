@@ -60,10 +60,10 @@ struct ProbeReply {
 struct Hello {
   ProtocolRange protocol;
   InstanceId instance;
-  std::string address;                 // where this side listens
-  bool local = false;                  // over the local socket, with the generation table's descriptor
-  std::vector<InstanceId> superseded;  // tokens of earlier links that must be over before this one counts
-  std::vector<std::string> rails;      // where else this side listens: one address per network device
+  std::string address;                    // where this side listens
+  bool local = false;                     // over the local socket, with the generation table's descriptor
+  std::vector<InstanceId> superseded;     // tokens of earlier links that must be over before this one counts
+  Later<std::vector<std::string>> rails;  // where else this side listens: one address per network device
   auto fields() { return std::tie(protocol, instance, address, local, superseded, rails); }
 };
 
@@ -71,7 +71,7 @@ struct HelloReply {
   uint16_t protocol = 0;
   InstanceId instance;
   InstanceId token;  // of the link
-  std::vector<std::string> rails;
+  Later<std::vector<std::string>> rails;
   auto fields() { return std::tie(protocol, instance, token, rails); }
 };
 

@@ -61,7 +61,8 @@ def test_a_stuck_transfer_is_shown_with_stage_and_age(mode: str, caplog: pytest.
         assert stuck.peer == link.instance_id
         dump = next(each for each in engine.dump().transfers if each.trace == "stuck-one")
         assert dump.bytes_total == SIZE
-        assert dump.bytes_moved < SIZE
+        assert dump.slices_left > 0
+        assert dump.bytes_moved <= SIZE  # over tcp what was given to the kernel counts
         assert dump.age_seconds >= dump.idle_seconds > 0.2
         assert not dump.done
         assert engine.metrics().oldest_transfer_seconds > 0.3

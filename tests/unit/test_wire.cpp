@@ -64,6 +64,7 @@ TEST_CASE("wire: random bytes never crash a decoder, and lengths allocate nothin
     (void)decode<Everything>(bytes);
     (void)decode<Regions>(bytes);
     (void)decode<Pull>(bytes);
+    (void)decode_traced<Pull>(bytes, kProtocolTraced);
     (void)decode<Ready>(bytes);
     (void)decode<TransportMessage>(bytes);
     (void)decode<HoldClaimed>(bytes);
@@ -72,6 +73,40 @@ TEST_CASE("wire: random bytes never crash a decoder, and lengths allocate nothin
   }
   Bytes huge(8, std::byte{0xff});
   CHECK_FALSE(decode<Regions>(huge));
+}
+
+TEST_CASE("wire: what a later version put at the end of a handshake may be missing, not cut") {
+  Hello hello;
+  hello.address = "127.0.0.1:1";
+  hello.rails = std::vector<std::string>{"10.0.0.1:7", "10.0.1.1:7"};
+  const Bytes now = encode(hello);
+  auto whole = decode_prefix<Hello>(now);
+  REQUIRE(whole);
+  CHECK(whole->rails.value == hello.rails.value);
+  const size_t rails = 4 + 2 * (4 + 10);
+  const Bytes before(now.begin(), now.end() - static_cast<ptrdiff_t>(rails));
+  auto older = decode_prefix<Hello>(before);
+  REQUIRE(older);
+  CHECK(older->address == "127.0.0.1:1");
+  CHECK(older->rails.value.empty());
+  for (size_t cut = 1; cut < rails; ++cut) {
+    CHECK_FALSE(decode_prefix<Hello>(ByteView(now).first(now.size() - cut)));
+  }
+}
+
+TEST_CASE("wire: a request with a name, for peers that know of it and for those of before") {
+  const Pull pull{7, {{1, 2, 3, 4, 5, 6, 7}}};
+  CHECK(encode_traced(pull, "name", 1) == encode(pull));
+  auto older = decode_traced<Pull>(encode(pull), 1);
+  REQUIRE(older);
+  CHECK(older->trace.empty());
+  CHECK(older->request.items[0].length == 7);
+  auto newer = decode_traced<Pull>(encode_traced(pull, "name", 2), 2);
+  REQUIRE(newer);
+  CHECK(newer->trace == "name");
+  CHECK(newer->request.id == 7);
+  CHECK_FALSE(decode_traced<Pull>(encode(pull), 2));
+  CHECK_FALSE(decode_traced<Pull>(encode_traced(pull, "name", 2), 1));
 }
 
 TEST_CASE("wire: a bool is 0 or 1") {

@@ -15,7 +15,16 @@ import msgspec
 from moontide import _core
 from moontide.errors import Invalid, MoontideError
 
-__all__ = ["EngineDump", "StageDump", "TransferDump", "dump_engine", "dump_on_signal", "dumps_text", "format_dump"]
+__all__ = [
+    "Connecting",
+    "EngineDump",
+    "StageDump",
+    "TransferDump",
+    "dump_engine",
+    "dump_on_signal",
+    "dumps_text",
+    "format_dump",
+]
 
 
 class StageDump(msgspec.Struct, frozen=True):

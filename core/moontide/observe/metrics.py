@@ -10,7 +10,7 @@ import msgspec
 
 from moontide import _core
 
-__all__ = ["EngineMetrics", "Histogram", "PathMetrics", "PeerMetrics", "read_metrics"]
+__all__ = ["EngineMetrics", "Histogram", "PathMetrics", "PeerMetrics", "merge_paths", "read_metrics"]
 
 _PARTS = 8  # buckets to a power of two, see csrc/base/histogram.h
 
