@@ -25,6 +25,7 @@ Result<uint16_t> agree(const wire::ProtocolRange& ours, const wire::ProtocolRang
 
 constexpr size_t kAddressMax = 256;
 constexpr size_t kSupersededMax = 16;
+constexpr int kQuestionsMax = 4;  // of a peer that has not said hello: a probe, a hello, and the same again
 constexpr size_t kRailsMax = 16;
 
 bool are_modest(const std::vector<std::string>& rails) {
@@ -203,6 +204,10 @@ void Acceptor::start() {
 }
 
 void Acceptor::request(rpc::Incoming incoming, rpc::Responder responder) {
+  if (++asked_ > kQuestionsMax) {  // answering costs this side more than asking costs a stranger
+    ++engine_.mutable_counters().refused;
+    return finish();
+  }
   switch (incoming.type) {
     case wire::kProbe: {
       auto probe = wire::decode_prefix<wire::Probe>(incoming.payload);

@@ -62,6 +62,7 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
   bool within_;
   std::move_only_function<void()> over_;
   io::Timer deadline_;
+  int asked_ = 0;
 };
 
 }  // namespace moontide::engine

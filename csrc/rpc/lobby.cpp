@@ -76,7 +76,7 @@ class Lobby::Entrant final : public std::enable_shared_from_this<Entrant> {
  private:
   void request(Incoming incoming, Responder responder) {
     spoke_ = true;
-    if (refused_) return responder.refuse({Code::kDenied, "refused already"});
+    if (refused_) return leave();
     if (incoming.type == wire::kChallengeHello && hello_.empty()) return greeted(std::move(incoming), responder);
     if (incoming.type == wire::kChallengeProof && !hello_.empty()) return proved(incoming, responder);
     refuse(responder, "a cluster secret is required here (secret_file), and the peer proved none");

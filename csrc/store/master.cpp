@@ -87,7 +87,15 @@ void Master::request(uint64_t number, rpc::Incoming request, rpc::Responder resp
   Session* from = session(number);
   if (from == nullptr) return responder.refuse({Code::kClosed, "the session is over"});
   from->last_heard_ns = reactor_.now_ns();
-  if ((request.type == wire::kNodeHello || request.type == wire::kClientHello) && strangers_.erase(number) > 0) {
+  if (strangers_.contains(number)) {
+    if (request.type != wire::kNodeHello && request.type != wire::kClientHello) {
+      // answering costs this side more than asking costs a stranger: one question that is no hello is enough
+      ++refused_sessions_;
+      responder.refuse(request.type == wire::kChallengeHello ? Error{Code::kDenied, wire::kNoSecretHere}
+                                                             : Error{Code::kInvalid, "say hello first"});
+      return close_session(number);
+    }
+    strangers_.erase(number);
     from->channel->limit({});
   }
   switch (request.type) {
@@ -95,9 +103,6 @@ void Master::request(uint64_t number, rpc::Incoming request, rpc::Responder resp
       return responder.reply(Bytes{});
     case wire::kPoolStats:
       return responder.reply(stats());
-    case wire::kChallengeHello:
-      ++refused_sessions_;
-      return responder.refuse({Code::kDenied, wire::kNoSecretHere});
     case wire::kNodeHello:
     case wire::kInventory:
     case wire::kInventoryEnd:

@@ -120,5 +120,6 @@ def test_an_answer_that_nobody_reads(target: Target) -> None:
                 stranger.send(question * 100)
     assert target.serves()
     assert hostile.resident_bytes(target.pid) - before < ROOM
+    # one that has no hello to say is not answered for long
     for stranger in rude:
-        stranger.close()
+        assert hostile.ended(stranger, 20)
