@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,7 +23,7 @@ from moontide._http import HttpListener
 from moontide.directory import Record, connect
 from moontide.directory.http import HttpDirectory
 from moontide.directory.server import SegmentService
-from moontide.directory.table import SegmentTable
+from moontide.directory.table import SegmentTable, _size
 from moontide.errors import Denied, Invalid, NoSpace, NotFound, Overloaded, Stale, Unavailable
 from support.waiting import wait_for_async
 
@@ -230,6 +232,29 @@ async def test_the_dead_are_counted_out() -> None:
         assert (counts["segments"], counts["expired"], counts["requests"]) == (1, 100, 105)
         assert 0 < counts["bytes"] < 1000
         await directory.close()
+
+
+def test_the_table_may_be_asked_by_other_threads() -> None:
+    clock = Clock()
+    table = clock.table()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            assert len(table) <= 10
+            assert len(table.list("", "", 100)) <= 10
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        watching = [threads.submit(watch) for _ in range(2)]
+        for turn in range(3000):
+            table.publish(offer(f"x{turn % 10}"), 1 + turn % 3)
+            if turn % 4 == 0:
+                table.withdraw(f"x{turn % 7}", A)
+            clock.now += 0.1
+        ended.set()
+        for each in watching:
+            each.result(20)
+    assert table.nbytes == sum(_size(record) for record in table.list("", "", 100))
 
 
 async def test_a_full_table_is_no_space() -> None:

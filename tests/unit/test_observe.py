@@ -18,10 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import moontide
 from moontide import errors
 from moontide._http import HttpThread
+from moontide.directory.server import SegmentService
 from moontide.observe import EngineDump, Histogram, format_dump
 from moontide.observe.prometheus import BOUNDS, Collector, page
 from moontide.observe.routes import observe_routes
-from moontide.observe.servers import node_collector, pool_collector
+from moontide.observe.servers import directory_collector, node_collector, pool_collector
 from moontide.observe.slow import RateLimit
 from moontide.observe.traces import trace_text
 from support.waiting import wait_for
@@ -172,7 +173,12 @@ def test_the_documented_metrics_are_those_there_are(engine: moontide.Engine) -> 
         "pulls_failed retired".split(),
         0,
     )
-    text = page(Collector(one=engine.metrics), pool_collector(lambda: counts), node_collector(lambda: node)).decode()
+    text = page(
+        Collector(one=engine.metrics),
+        pool_collector(lambda: counts),
+        node_collector(lambda: node),
+        directory_collector(SegmentService().counts),
+    ).decode()
     there = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE") and "_created" not in line}
     documented = set()
     for row in Path("docs/design/observability.md").read_text().splitlines():

@@ -43,16 +43,17 @@ def master(config: Config) -> None:
     """
     from moontide._core import Master
     from moontide.directory.server import SegmentService
-    from moontide.observe.servers import observed, pool_collector
+    from moontide.observe.servers import directory_collector, observed, pool_collector
 
     set_up_logging(config)
+    segments = SegmentService()
     server = Master(listening_address(config.listen), config.lease, access_of(config))
     try:
         with observed(
             config,
-            [pool_collector(server.stats)],
+            [pool_collector(server.stats), directory_collector(segments.counts)],
             describe=lambda: describe_counts(server.stats()),
-            route_sets=[SegmentService().routes()],
+            route_sets=[segments.routes()],
         ) as http:
             serve_until_signal(
                 f"moontide master at {server.address}, term {server.term}{http}",

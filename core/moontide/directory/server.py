@@ -74,7 +74,7 @@ class SegmentService:
     def counts(self) -> dict[str, int]:
         """`segments` and `bytes` as they are now; since the start: `requests`, those `refused`, and `expired` records.
 
-        In the event loop's thread.
+        Any thread.
         """
         return {
             "segments": len(self.table),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import threading
 from collections.abc import Callable
 
 from moontide.directory.record import Record, check_name, check_prefix, check_record, check_ttl, successor
@@ -15,7 +16,7 @@ _OVERHEAD_BYTES = 400  # of a record's objects and its places in the containers,
 
 
 class SegmentTable:
-    """Names → records with an end. Not safe for threads; does no I/O.
+    """Names → records with an end. Any thread; does no I/O.
 
     `clock` gives seconds and never goes back. `wall_us` gives microseconds since 1970: it makes the floor of new
     epochs, so that a table that has lost its records still numbers a claim above those it has forgotten. Where the
@@ -30,6 +31,7 @@ class SegmentTable:
         count_max: int = 65_536,
         bytes_max: int = 64 << 20,
     ) -> None:
+        self._lock = threading.Lock()  # never held for longer than a look-up: a reader of metrics is in a thread
         self._clock = clock
         self._wall_us = wall_us
         self.count_max = count_max
@@ -42,13 +44,18 @@ class SegmentTable:
         self._ends: list[tuple[float, str]] = []  # a heap; entries that were renewed are found out when they come up
 
     def __len__(self) -> int:
-        self._expire()
-        return len(self._entries)
+        with self._lock:
+            self._expire()
+            return len(self._entries)
 
     def publish(self, record: Record, ttl: float) -> Record:
         """See `Directory.publish`. NoSpace: the table is full."""
         check_record(record)
         check_ttl(ttl)
+        with self._lock:
+            return self._publish(record, ttl)
+
+    def _publish(self, record: Record, ttl: float) -> Record:
         self._expire()
         entry = self._entries.get(record.name)
         stored = successor(entry[0] if entry else None, record, self._wall_us())
@@ -71,17 +78,19 @@ class SegmentTable:
 
     def withdraw(self, name: str, instance: str) -> bool:
         """Whether the record was this instance's, and is gone."""
-        entry = self._entries.get(name)
-        if entry is None or entry[0].instance != instance:
-            return False
-        self._remove(name)
-        return True
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None or entry[0].instance != instance:
+                return False
+            self._remove(name)
+            return True
 
     def lookup(self, name: str) -> Record:
         """NotFound, Invalid."""
         check_name(name)
-        self._expire()
-        entry = self._entries.get(name)
+        with self._lock:
+            self._expire()
+            entry = self._entries.get(name)
         if entry is None:
             raise NotFound(f"no segment {name!r}")
         return entry[0]
@@ -90,15 +99,16 @@ class SegmentTable:
         """By name, at most `limit`."""
         check_prefix(prefix)
         check_prefix(start_after)
-        self._expire()
-        after = bisect.bisect_right(self._names, start_after) if start_after else 0
-        first = max(bisect.bisect_left(self._names, prefix), after)
-        found = []
-        for name in self._names[first : first + limit]:
-            if not name.startswith(prefix):
-                break
-            found.append(self._entries[name][0])
-        return found
+        with self._lock:
+            self._expire()
+            after = bisect.bisect_right(self._names, start_after) if start_after else 0
+            first = max(bisect.bisect_left(self._names, prefix), after)
+            found = []
+            for name in self._names[first : first + limit]:
+                if not name.startswith(prefix):
+                    break
+                found.append(self._entries[name][0])
+            return found
 
     def _remove(self, name: str) -> None:
         self.nbytes -= _size(self._entries.pop(name)[0])

@@ -13,7 +13,7 @@ from moontide.observe.dumps import EngineDump, dump_on_signal, format_dump
 from moontide.observe.prometheus import Collector, CountsCollector
 from moontide.observe.routes import observe_routes
 
-__all__ = ["node_collector", "observed", "pool_collector"]
+__all__ = ["directory_collector", "node_collector", "observed", "pool_collector"]
 
 _POOL_COUNTERS = {
     "sessions_refused": "Sessions refused for want of a place.",
@@ -58,6 +58,17 @@ _NODE_GAUGES = {
     "entries": "Objects that can be read here.",
     "pulls_under_way": "Requests of clients being served.",
 }
+_DIRECTORY_COUNTERS = {
+    "requests": "Requests for segments.",
+    "refused": "Those that were refused: bounds, newer claims, bad requests.",
+    "expired": "Records that nobody renewed.",
+}
+_DIRECTORY_GAUGES = {"segments": "Segments published.", "bytes": "Bytes of their records."}
+
+
+def directory_collector(read: Callable[[], Mapping[str, int]]) -> CountsCollector:
+    """moontide_directory_*, of a master's segments."""
+    return CountsCollector("moontide_directory", read, _DIRECTORY_COUNTERS, _DIRECTORY_GAUGES)
 
 
 def pool_collector(read: Callable[[], Mapping[str, int]]) -> CountsCollector:
