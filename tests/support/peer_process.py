@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from support.waiting import wait_for
 
 SIZE = 8 << 20
 
@@ -66,8 +69,11 @@ class Peer:
         return self._read()
 
     def stop(self) -> None:
-        """SIGSTOP: alive, and does nothing."""
+        """SIGSTOP: alive, and does nothing once this returns: on a busy machine its threads stop one by one."""
         self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        states = [task / "stat" for task in tasks.iterdir()]
+        wait_for(lambda: all(s.read_text().rpartition(")")[2].split()[0] == "T" for s in states), 10, "all stopped")
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
