@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from support.pool_process import free_port
+from support.stopping import stop_process
 from support.waiting import wait_for
 
 
@@ -48,13 +49,8 @@ class DirectoryServer:
         assert self.process.poll() is None, log.read_text()[-2000:]
 
     def stop(self) -> None:
-        """SIGSTOP, and waits until every thread stands still: alive, and does nothing."""
-        self.process.send_signal(signal.SIGSTOP)
-        wait_for(self._stands_still, 20, "the stop")
-
-    def _stands_still(self) -> bool:
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+        """SIGSTOP: alive, and does nothing."""
+        stop_process(self.process.pid)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from support.waiting import wait_for
+from support.stopping import stop_process
 
 SIZE = 8 << 20
 
@@ -69,11 +68,8 @@ class Peer:
         return self._read()
 
     def stop(self) -> None:
-        """SIGSTOP: alive, and does nothing once this returns: on a busy machine its threads stop one by one."""
-        self.process.send_signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        states = [task / "stat" for task in tasks.iterdir()]
-        wait_for(lambda: all(s.read_text().rpartition(")")[2].split()[0] == "T" for s in states), 10, "all stopped")
+        """SIGSTOP: alive, and does nothing."""
+        stop_process(self.process.pid)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)

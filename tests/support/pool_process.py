@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from support.stopping import stop_process
+
 
 class Server:
     """One `moontide ...` process; `line` is what it printed when it was ready."""
@@ -37,7 +39,7 @@ class Server:
 
     def stop(self) -> None:
         """SIGSTOP: alive, and does nothing."""
-        self.process.send_signal(signal.SIGSTOP)
+        stop_process(self.process.pid)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -122,7 +124,7 @@ class StoreProcess:
         return self.receive()
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        stop_process(self.process.pid)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
