@@ -202,13 +202,14 @@ def test_after_a_fork_the_childs_store_says_so_and_the_parents_goes_on() -> None
             for call in (
                 lambda: store.put("other", b"value"),
                 lambda: store.get("key"),
-                lambda: store.get_many(["key"]),
+                lambda: store.put_many([("other", b"value")]),
                 lambda: store.exists("key"),
                 lambda: store.remove("key"),
                 store.list,
                 store.stats,
             ):
                 _refuses(call)
+            assert [type(item) for item in store.get_many(["key"])] == [errors.Closed]
             store.close()
             with moontide.Store(lend=8 << 20, config=CONFIG) as fresh:
                 fresh.put("key", b"child")
