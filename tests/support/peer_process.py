@@ -144,6 +144,17 @@ class _Commands:
         heap = self.engine.open(address, timeout=10).region("heap")
         self.engine.write([(self.arena, heap, 0, len(self.heap))], trace=trace).wait(30)
 
+    def read_all(self, addresses: list[str]) -> list[str]:
+        """Opens all of them at once and reads the heap of each; their digests."""
+        opening = [self.engine.open_async(address, timeout=20) for address in addresses]
+        target = self.engine.allocate(len(self.heap))
+        digests = []
+        for operation in opening:
+            region = operation.wait(20).region("heap")
+            self.engine.read([(target, region, 0, region.length)]).wait(20)
+            digests.append(hashlib.sha256(target.buffer[: region.length]).hexdigest())
+        return digests
+
     def claim(self, hold_id: str) -> str:
         return self.peer.claim(hold_id.encode(), timeout=5).decode()
 
