@@ -228,6 +228,26 @@ def test_slow_transfers_are_warned_about_once_per_kind(caplog: pytest.LogCapture
     assert "path=self" in lines[0]
 
 
+def test_slow_puts_and_gets_name_key_and_caller_down_to_the_copy(caplog: pytest.LogCaptureFixture) -> None:
+    config = moontide.load_config({"slow": "0.001ms", "lend": "16MiB"}, environ={})
+    with caplog.at_level(logging.WARNING, "moontide"), moontide.Store(config=config) as store:
+        store.put("key", bytes(1 << 20), trace="put-1")
+        assert len(store.get("key", trace="get-1")) == 1 << 20
+        with pytest.raises(errors.Invalid, match="trace"):
+            store.put("other", b"x", trace="a b")
+
+        def lines(kind: str, trace: str) -> list[str]:
+            found = [record.getMessage() for record in caplog.records]
+            return [line for line in found if line.startswith(f"slow {kind}: ") and f"trace={trace}" in line]
+
+        for kind in ("put", "get"):
+            (line,) = wait_for(lambda kind=kind: lines(kind, f"{kind}-1"), 10, f"a warning about the {kind}")
+            assert re.search(r"key=[0-9a-f]{16}", line)
+            assert "code=OK" in line
+        # the node's copy for the put has the putter's name
+        assert lines("transfer", "put-1")
+
+
 def test_no_thread_where_nothing_is_slow() -> None:
     import threading
 
