@@ -14,8 +14,9 @@ constexpr size_t kRequestsMax = 4;
 class Scene {
  public:
   Scene() : process_(world_.start_process("fuzz")), wire_(std::make_shared<Wire>()) {
-    channel_ = std::make_unique<rpc::Channel>(process_, std::make_unique<WireStream>(wire_),
-                                              rpc::ChannelLimits{kRequestsMax, 8, 1u << 20});
+    channel_ = std::make_unique<rpc::Channel>(
+        process_, std::make_unique<WireStream>(wire_),
+        rpc::ChannelLimits{.requests_in_max = kRequestsMax, .requests_out_max = 8, .pending_bytes_max = 1u << 20});
     channel_->start({
         .request = [this](rpc::Incoming in, rpc::Responder out) { request(std::move(in), std::move(out)); },
         .notice =

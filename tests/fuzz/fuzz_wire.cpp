@@ -1,6 +1,7 @@
 // Every message of the wire: whatever decodes encodes to bytes that decode to the same, and nothing is read or
 // allocated beyond the input.
 #include "fuzz/fuzz.h"
+#include "wire/challenge_messages.h"
 #include "wire/engine_messages.h"
 #include "wire/frame.h"
 #include "wire/store_messages.h"
@@ -12,11 +13,11 @@ using namespace wire;
 
 template <class... T>
 struct List {};
-using Messages =
-    List<Probe, ProbeReply, Hello, HelloReply, DataStreamHello, Regions, RegionGone, Ready, TransportMessage, Fence,
-         Pull, PullCancel, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome, NodeHello, NodeWelcome, Inventory,
-         InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply, PutEnd, PutRevoke, Codes, Keys, LocateReply,
-         ListRequest, ListReply, PoolStatsReply, StorePull, StorePullReply, Resume, Resumed>;
+using Messages = List<Probe, ProbeReply, Hello, HelloReply, DataStreamHello, Regions, RegionGone, Ready,
+                      TransportMessage, Fence, Pull, PullCancel, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome,
+                      NodeHello, NodeWelcome, Inventory, InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply,
+                      PutEnd, PutRevoke, Codes, Keys, LocateReply, ListRequest, ListReply, PoolStatsReply, StorePull,
+                      StorePullReply, Resume, Resumed, ChallengeHello, ChallengeReply, ChallengeProof>;
 
 template <class T>
 void check(ByteView bytes) {

@@ -43,6 +43,9 @@ class RawPeer final : io::StreamSink {
     frame(wire::FrameKind::kRequest, type, next_id_++, wire::encode(message));
   }
 
+  // It was hung up on, or never got through.
+  bool over() const { return over_ || !stream_; }
+
   // The last answer that decodes as T and is long enough to be one.
   template <wire::Message T>
   std::optional<T> answer() const {
