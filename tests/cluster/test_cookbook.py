@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,14 @@ def needs(text: str) -> set[str]:
     return {block[1] for block in _BLOCK.finditer(text) if block[1]}
 
 
-def run(name: str, code: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def run(
+    name: str, code: str, python: str = sys.executable, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """In a process of its own, so that nothing of a page stays behind; a traceback has the page's line numbers."""
     start = f"import sys; exec(compile(sys.stdin.read(), {name!r}, 'exec'), {{'__name__': '__main__'}})"
-    return subprocess.run([python, "-c", start], input=code, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        [python, "-c", start], input=code, capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
 
 
 def checked(name: str, code: str, python: str = sys.executable) -> None:
@@ -91,6 +97,39 @@ def test_a_page_that_is_wrong_is_noticed() -> None:
     assert 'File "page.md", line 13' in done.stderr
     assert needs(page) == {"nothing_such"}
     assert run("page.md", program(page, "nothing_such")).returncode == 0
+
+
+_SECURED = """
+import moontide
+from moontide import errors
+
+with moontide.Engine() as owner, moontide.Engine() as reader:
+    source = owner.allocate(4096, name="source")
+    source.buffer[:] = b"x" * 4096
+    target = reader.allocate(4096)
+    reader.read([(target, reader.open(owner.address).region("source"), 0, 4096)]).wait(10)
+    assert bytes(target.buffer) == bytes(source.buffer)
+    for options in ({}, {"secret_file": owner.config.secret_file}):
+        with moontide.Engine(config=moontide.load_config(options, environ={})) as stranger:
+            try:
+                stranger.open(owner.address, timeout=5)
+            except errors.MoontideError as error:
+                print(error)
+            else:
+                raise AssertionError(f"let in with {options}")
+"""
+
+
+def test_the_security_set_up_works_and_keeps_others_out(tmp_path: Path) -> None:
+    """The shell lines of the page, in a folder that stands for the page's; the commands of moontide are left out."""
+    blocks = re.findall(r"(?:^    .*\n)+", PAGES["security.md"], re.MULTILINE)
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line.replace("/etc/moontide", str(tmp_path)) for line in lines if not line.startswith("moontide ")]
+    options = dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+    assert set(options) == {"MOONTIDE_SECRET_FILE", "MOONTIDE_TLS_CERT", "MOONTIDE_TLS_KEY", "MOONTIDE_TLS_CA"}
+    subprocess.run(["sh", "-ec", "\n".join(lines)], cwd=tmp_path, check=True, capture_output=True)
+    done = run("secured", _SECURED, environment={**os.environ, **options})
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def commands() -> set[tuple[str, str]]:
