@@ -36,8 +36,11 @@ def install() -> None:
 
 
 def build(source: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """Builds anew whatever changed. What went wrong is in stderr, all of it and not only the first."""
-    options = ["-W", "--keep-going", "-q", "-b", "html", "-d", f"{output}-doctrees"]
+    """What went wrong is in stderr, all of it and not only the first.
+
+    Builds everything each time: of a page that has not changed Sphinx would not repeat the warnings.
+    """
+    options = ["-W", "--keep-going", "-q", "-E", "-a", "-b", "html", "-d", f"{output}-doctrees"]
     command = [sys.executable, "-m", "sphinx", *options, str(source), str(output)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

@@ -41,6 +41,7 @@ def test_a_wrong_page_is_an_error(tmp_path: Path, text: str, complaint: str) -> 
     for name in ("conf.py", "generated.py"):
         shutil.copy(docs.ROOT / "docs" / name, tmp_path / name)
     (tmp_path / "index.md").write_text("# Page\n" + text)
-    done = docs.build(tmp_path, tmp_path / "out")
-    assert done.returncode != 0
-    assert complaint in done.stderr
+    for _ in range(2):
+        done = docs.build(tmp_path, tmp_path / "out")
+        assert done.returncode != 0
+        assert complaint in done.stderr
