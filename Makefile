@@ -6,14 +6,14 @@ export CCACHE_BASEDIR := $(CURDIR)
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
 CXX_TEST_FLAGS := -G Ninja -DMOONTIDE_TESTS=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
-PY_FOLDERS := $(wildcard core plugins scripts tests demo bench)
+PY_FOLDERS := $(wildcard core plugins scripts tests demo bench docs)
 CXX_FILES = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
 SEEDS ?= 1000
 # bash sets a SECONDS of its own, make takes it from the command line only
 FUZZ_SECONDS := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants fuzz test-fast test-packages test vllm-env demo bench wheel wheels clean
+.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants fuzz test-fast test-packages test vllm-env demo bench wheel wheels docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ lint: venv ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check $(PY_FOLDERS)
 	$(BIN)/ruff format --check $(PY_FOLDERS)
 	MYPYPATH=core $(BIN)/mypy --strict -p moontide
-	MYPYPATH=core $(BIN)/mypy --strict scripts demo
+	MYPYPATH=core $(BIN)/mypy --strict scripts demo docs
 	MYPYPATH=core:tests:. $(BIN)/mypy --strict --explicit-package-bases tests/tidy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) && echo "clang-format: ok"
 
@@ -98,6 +98,9 @@ wheel: venv ## the wheel, in dist/
 
 wheels: venv ## for each Python from 3.10 to 3.13 on this machine, tried in a fresh environment: dist/wheels; VERSIONS="3.10 3.12"
 	@$(BIN)/python scripts/wheels.py $(VERSIONS)
+
+docs: build ## the site, in build/docs; warnings are errors
+	@$(BIN)/python scripts/docs.py
 
 clean: ## removes what was built here; the environments in the user's cache stay
 	rm -rf build dist .venv

@@ -40,7 +40,7 @@ class Operation(Generic[T]):
         return self._native.quiet if isinstance(self._native, _core.Batch) else self._native.done
 
     def wait_quiet(self, timeout: float | None = None) -> None:
-        """Waits until `quiet`, whatever the outcome."""
+        """Waits until `quiet`, whatever the outcome. TimedOut after `timeout` seconds (None: never)."""
         if isinstance(self._native, _core.Batch):
             self._native.quieted().wait(timeout)
         else:
@@ -52,7 +52,10 @@ class Operation(Generic[T]):
             self._native.cancel()
 
     def wait(self, timeout: float | None = None) -> T:
-        """The result, or its error. TimedOut when it is not there after `timeout` seconds; it goes on then."""
+        """The result, or its error.
+
+        TimedOut when it is not there after `timeout` seconds (None: never); it goes on then.
+        """
         value: Any = self._native.wait(timeout)
         result: T = self._convert(value) if self._convert is not None else value
         return result

@@ -12,7 +12,7 @@ RemoteRegion = _core.RemoteRegion
 
 
 class Peer:
-    """An open link to another engine."""
+    """An open link to another engine, as `Engine.open` returns it. Any thread. Closed: the engine here was closed."""
 
     def __init__(self, native: _core.Link, engine: object) -> None:
         self._native = native
@@ -65,6 +65,7 @@ class Peer:
     def claim(self, hold_id: bytes, *, timeout: float | None = None) -> bytes:
         """Takes the peer's hold for reading and renews it until `release`. Returns the payload of the hold.
 
+        `timeout`: seconds for the answer (default: the configuration's `progress_timeout`).
         NotFound: no such hold (yet); Denied: another peer has it; Expired, TimedOut, PeerLost.
         """
         return self.claim_async(hold_id, timeout=timeout).wait()
@@ -76,7 +77,8 @@ class Peer:
     def release(self, hold_id: bytes, *, timeout: float | None = None) -> None:
         """Returns when the peer confirms that the memory was held until now; only then count what was read.
 
-        Expired: it was not. TimedOut, PeerLost: not known, so it was not.
+        `timeout` as for `claim`, in seconds. Expired, NotFound: it was not. TimedOut, PeerLost: not known, so it was
+        not.
         """
         self.release_async(hold_id, timeout=timeout).wait()
 
@@ -87,7 +89,8 @@ class Peer:
     def notify(self, payload: bytes, *, timeout: float | None = None) -> None:
         """Puts up to 1 MiB into the peer's mailbox (`Engine.receive`); returns when it is there.
 
-        TooLarge; Overloaded: the mailbox is full; TimedOut, PeerLost: not known whether it arrived.
+        `timeout` as for `claim`, in seconds. TooLarge; Overloaded: the mailbox is full; TimedOut, PeerLost: not known
+        whether it arrived.
         """
         self.notify_async(payload, timeout=timeout).wait()
 

@@ -55,15 +55,18 @@ class Transfer:
 
     @property
     def results(self) -> list[MoontideError | None]:
-        """One per entry, in order; None for success. Before `done` what failed so far."""
+        """One per entry, in order; None for success. Before `done` what failed so far. Errors as `Engine.read` says."""
         return self._native.results
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns at success, raises the first error. TimedOut when undecided after `timeout` seconds."""
+        """Returns at success, raises the first error. TimedOut when undecided after `timeout` seconds (None: never).
+
+        The transfer goes on when only this wait has timed out: then `done` is False.
+        """
         self._native.wait(timeout)
 
     def wait_quiet(self, timeout: float | None = None) -> None:
-        """Waits until `quiet`, whatever the outcome."""
+        """Waits until `quiet`, whatever the outcome. TimedOut after `timeout` seconds (None: never)."""
         self._native.wait_quiet(timeout)
 
     def cancel(self) -> None:
@@ -76,7 +79,7 @@ class Transfer:
 
 
 class Prepared:
-    """A batch that is packed once and posted many times."""
+    """A batch that is packed once and posted many times, from any thread. ``len(batch)`` is the number of entries."""
 
     def __init__(self, native: _core.Prepared, engine: object) -> None:
         self._native = native
@@ -93,5 +96,8 @@ class Prepared:
         notify: bytes | None = None,
         trace: Trace = "",
     ) -> Transfer:
-        """Starts it. `timeout`: seconds without progress after which it has failed; the others as for `Engine.read`."""
+        """Starts it. `timeout`: seconds without progress after which it has failed; the others as for `Engine.read`.
+
+        Errors as for `Engine.read`, those about entries per entry.
+        """
         return Transfer(self._native.post(timeout, urgent, notify, trace_text(trace)), self._engine)

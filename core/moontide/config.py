@@ -65,7 +65,7 @@ _FILE_VARIABLE = "MOONTIDE_CONFIG"
 
 
 def parse_size(value: object, *, option: str = "size") -> int:
-    """Bytes of ``"256MiB"``, ``"1.5GB"``, ``"64 KiB"`` or a plain number."""
+    """Bytes of ``"256MiB"``, ``"1.5GB"``, ``"64 KiB"`` or a plain number. Invalid names the option."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -76,7 +76,7 @@ def parse_size(value: object, *, option: str = "size") -> int:
 
 
 def parse_duration(value: object, *, option: str = "duration") -> float:
-    """Seconds of ``"2s"``, ``"200ms"``, ``"1min"`` or a plain number of seconds."""
+    """Seconds of ``"2s"``, ``"200ms"``, ``"1min"`` or a plain number of seconds. Invalid names the option."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -426,5 +426,5 @@ def load_config(
     file: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """The effective configuration; see `load_with_sources`."""
+    """The effective configuration; see `load_with_sources`. Invalid."""
     return load_with_sources(flags, file=file, environ=environ)[0]

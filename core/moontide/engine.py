@@ -1,7 +1,8 @@
 """The transfer engine: copies between memory of this process and memory that other processes registered.
 
 Blocking, polling and ``await`` are three ways to look at the same operation. All methods may be called from any thread;
-those that wait release the interpreter lock. Errors are those of `moontide.errors`.
+those that wait release the interpreter lock. Lengths and offsets are in bytes, times in seconds. Errors are those of
+`moontide.errors`; a closed engine answers Closed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ def _memory_range(buffer: object, *, writable: bool = False) -> tuple[int, int, 
 
 
 class Region:
-    """Registered memory of this process. Keeps the buffer alive until it is unregistered and quiet."""
+    """Registered memory of this process: `length` bytes from `address` on, as peers know them by `name`.
+
+    The engine keeps the buffer alive until it is unregistered and quiet. `id` and `generation` are its place in the
+    engine's table and which use of the place this is.
+    """
 
     def __init__(self, engine: Engine, number: int, generation: int, address: int, length: int, name: str) -> None:
         self._engine = engine
@@ -82,7 +87,7 @@ class Region:
         return self.address, self.length
 
     def unregister(self, *, timeout: float | None = None) -> None:
-        """See `Engine.unregister`."""
+        """See `Engine.unregister`; `timeout` in seconds. TimedOut, NotFound."""
         self._engine.unregister(self, timeout=timeout)
 
     def __repr__(self) -> str:
@@ -92,7 +97,7 @@ class Region:
 class Arena:
     """Memory in a sealed memfd: peers of this host read it through a mapping of their own.
 
-    Exports the buffer protocol: ``memoryview(arena)``, ``numpy.frombuffer(arena, dtype)``.
+    Exports the buffer protocol: ``memoryview(arena)``, ``numpy.frombuffer(arena, dtype)``. ``len(arena)`` is in bytes.
     """
 
     def __init__(self, native: _core.Arena, region: Region) -> None:
@@ -105,12 +110,12 @@ class Arena:
 
     @property
     def address(self) -> int:
-        """Where the memory starts in this process."""
+        """Where the memory starts in this process, a number."""
         return self.region.address
 
     @property
     def buffer(self) -> memoryview:
-        """The memory, writable. (Python before 3.12 has no buffer protocol for plain classes; use this there.)"""
+        """The memory, writable, as bytes. Use it with Python before 3.12, which has no buffer protocol for classes."""
         return memoryview(self._native)
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -133,8 +138,12 @@ def _close_engines() -> None:
 class Engine(ObservedEngine):
     """One listening address, one identity, the memory registered with it. Closes as a context manager.
 
-    Off loopback it needs a cluster secret (`secret_file`). After a fork the child's copy answers Closed; make a new
-    one there.
+    `listen` ("host:port"; port 0 takes a free one) stands for the configuration's; `address` is what came of it, and
+    `instance_id` 32 hexadecimal digits, new with each engine. Off loopback it needs a cluster secret (`secret_file`).
+    After a fork the child's copy answers Closed; make a new one there.
+
+    Invalid: an option's value, or a file that it names. Denied: an address off loopback without a secret, or a file
+    that others can read. Unavailable: the address is taken, or is none of this host. Unsupported: TLS without OpenSSL.
     """
 
     def __init__(self, listen: str | None = None, *, config: Config | None = None) -> None:
@@ -171,7 +180,7 @@ class Engine(ObservedEngine):
         Takes any contiguous buffer, numpy array, torch tensor or (address, bytes); a range given by address is kept
         alive by the caller until it is unregistered and quiet. Nothing is read into memory that is read-only itself.
         Memory may be registered more than once, also in part and with other rights; each registration ends by itself.
-        Invalid: empty, or read-only and `writable`. NoSpace: too many regions.
+        Invalid: empty, not contiguous, or to be `writable` and read-only itself. NoSpace: more than 131,072 regions.
         """
         address, length, keep = _memory_range(buffer_or_range, writable=writable)
         access = (1 if readable else 0) | (2 if writable else 0) | (4 if _is_read_only(buffer_or_range) else 0)
@@ -180,7 +189,11 @@ class Engine(ObservedEngine):
         return Region(self, number, generation, address, length, name)
 
     def allocate(self, nbytes: int, *, name: str = "", readable: bool = True, writable: bool = False) -> Arena:
-        """New zeroed memory that peers of this host can map read-only, registered as one region."""
+        """New zeroed memory of `nbytes` that peers of this host can map read-only, registered as one region.
+
+        `readable` and `writable` are as for `register`. Invalid: 0 bytes. NoSpace: not so much memory, or too many
+        regions.
+        """
         native = _core.Arena(nbytes, name or "moontide-arena")
         access = (1 if readable else 0) | (2 if writable else 0)
         number, generation = self._runtime.add_region(native.address, nbytes, access, name, native)
@@ -190,9 +203,8 @@ class Engine(ObservedEngine):
     def unregister(self, region: Region | Arena, *, timeout: float | None = None) -> None:
         """Withdraws the memory at once and waits until nothing uses it any more.
 
-        TimedOut after `timeout` seconds; the message names who uses it: transfer, peer, stage.
-
-        NotFound: it is not registered.
+        TimedOut after `timeout` seconds (None: never); the message names who uses it: transfer, peer, stage. NotFound:
+        it is not registered.
         """
         if isinstance(region, Arena):
             region = region.region
@@ -212,7 +224,8 @@ class Engine(ObservedEngine):
     def publish(self, name: str, *, advertise: str | None = None, ttl: float | None = None) -> Publication:
         """Tells the directory of the configuration that `name` is this engine, until `withdraw` or `close`; waits.
 
-        `advertise`: the address to tell, where it is not the one the engine listens at. The name is taken from whoever
+        `advertise`: the address to tell, where it is not the one the engine listens at. `ttl`: seconds that the record
+        lasts without renewal, 1 to 3600 (default: the configuration's `directory_ttl`). The name is taken from whoever
         had it; that one's `Publication` becomes "superseded". Errors of `moontide.directory.Directory.publish`.
         """
         from moontide._naming import advertised
@@ -239,7 +252,7 @@ class Engine(ObservedEngine):
         return Operation(self._runtime.open(resolve(address), timeout), lambda link: Peer(link, self))
 
     def open_async(self, address: str, *, timeout: float | None = None) -> Operation[Peer]:
-        """As `open`, without waiting (but for a host name to be resolved)."""
+        """As `open`, without waiting (but for a host name to be resolved); the result is the `Peer`."""
         name = address.removeprefix("segment:")
         if name == address and ":" in address:
             return self._open_address(address, timeout)
@@ -253,9 +266,10 @@ class Engine(ObservedEngine):
         """A link to the engine that listens at "host:port"; the same one while it is open.
 
         A name without a colon, or anything after "segment:", is looked up in the directory of the configuration.
-        Unavailable (refused, no such host), TimedOut, Incompatible (both values), Denied (the cluster secrets differ,
-        only one side has one, or an address off loopback without one); with a name of the directory also NotFound, and
-        Stale: the record is about another instance than the one that answers at its address.
+        `timeout`: seconds, handshake included (default: the configuration's `connect_timeout`).
+        Invalid, Unavailable (refused, no such host), TimedOut, Incompatible (both values), Denied (the cluster secrets
+        differ, only one side has one, or an address off loopback without one); with a name of the directory also
+        NotFound, and Stale: the record is about another instance than the one that answers at its address.
         """
         return self.open_async(address, timeout=timeout).wait(timeout)
 
@@ -278,6 +292,11 @@ class Engine(ObservedEngine):
         `notify`: up to 1 MiB for the mailbox of each peer involved, put there once all bytes have arrived; the transfer
         is done when it is there.
         `trace` names it in dumps and warnings: at most 64 printable characters without blanks, or 32 bytes.
+
+        Raised at once: Invalid (an entry that is none, an offset, a length beyond the local memory, `trace`), TooLarge
+        (`notify`), Overloaded (too many transfers under way), Closed. By `Transfer.wait` and per entry in `results`:
+        Denied (outside the region, or not granted; local memory that is not registered), Stale and NotFound (the region
+        is gone), TimedOut, PeerLost, Unsupported (no path), Canceled, Closed.
         """
         return Transfer(self._runtime.submit(_READ, entries, timeout, urgent, notify, trace_text(trace)), self)
 
@@ -290,14 +309,17 @@ class Engine(ObservedEngine):
         notify: bytes | None = None,
         trace: Trace = "",
     ) -> Transfer:
-        """Starts copying from local registered memory into peers' regions; entries and options as for `read`.
+        """Starts copying from local registered memory into peers' regions; entries, options and errors as for `read`.
 
         Between processes of one host the peer pulls, from regions that are registered readable.
         """
         return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent, notify, trace_text(trace)), self)
 
     def prepare(self, op: str, entries: Iterable[Entry] | bytes) -> Prepared:
-        """Packs a batch ("read" or "write") for posting it many times."""
+        """Packs a batch ("read" or "write") for posting it many times; entries as for `read`.
+
+        Invalid: `op`, or an entry that is none. What the entries name is looked at when it is posted.
+        """
         if op not in _OPS:
             raise Invalid(f"op = {op!r}: allowed are read, write")
         return Prepared(_core.Prepared(self._runtime, entries, _OPS[op]), self)
@@ -320,12 +342,13 @@ class Engine(ObservedEngine):
     def hold(self, hold_id: bytes, payload: bytes, *, ttl: float | None = None) -> None:
         """Announces that memory stays as it is until a peer has read it and released the hold.
 
-        A hold that nobody claims or renews for `ttl` seconds is over. AlreadyExists, NoSpace, Invalid.
+        `hold_id` has 1 to 256 bytes. A hold that nobody claims or renews for `ttl` seconds (default: `hold_ttl` of the
+        configuration) is over. AlreadyExists; NoSpace: more than 65,536 holds; Invalid: the id or `ttl`.
         """
         self._runtime.hold(hold_id, payload, self.config.hold_ttl if ttl is None else ttl)
 
     def end_hold(self, hold_id: bytes) -> None:
-        """Ends a hold from this side. NotFound."""
+        """Ends a hold from this side; a claimant's `release` will say so. NotFound."""
         self._runtime.end_hold(hold_id)
 
     def drain_holds(self) -> list[tuple[bytes, str]]:
@@ -335,7 +358,7 @@ class Engine(ObservedEngine):
     # --- the rest ---
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and what is there now."""
+        """Counters since the start, and what is there now; names that begin with "bytes" count bytes."""
         return self._runtime.stats()
 
     def refusals(self) -> tuple[int, str]:
@@ -343,8 +366,9 @@ class Engine(ObservedEngine):
         return self._runtime.refusals
 
     def drive(self, seconds: float) -> None:
-        """Runs the engine in this thread for so long, polling as `spin_us` says; then its own thread goes on with it.
+        """Runs the engine in this thread for so many seconds, polling as `spin_us` says.
 
+        Then its own thread goes on with it.
         For a process that has nothing else to do and wants its peers answered without a hop between threads.
         """
         self._runtime.drive(seconds)

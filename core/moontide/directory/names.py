@@ -26,6 +26,7 @@ _CLOSE_SECONDS = 1.0
 class Names:
     """`Directory` for code without an event loop. All methods may be called from any thread, and they wait.
 
+    `url` is as for `connect`, `timeout` in seconds per call. Errors are those of `Directory`, and Closed.
     A forked child has no thread behind its copy: it answers Closed there.
     """
 
@@ -45,7 +46,7 @@ class Names:
     def publish(self, name: str, address: str, instance: str, *, ttl: float) -> Publication:
         """Claims the name and renews it until it is withdrawn; see `Directory.publish` and `Publication`.
 
-        Waits for the first answer. A name that this object has published already is claimed anew.
+        `ttl` is in seconds. Waits for the first answer. A name that this object has published already is claimed anew.
         """
         return self.run(self._publish(Record(name=name, address=address, instance=instance), ttl))
 

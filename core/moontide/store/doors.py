@@ -31,12 +31,7 @@ _COMMITS = {"sync": False, "async": True}
 
 
 class _Base:
-    """A process's door to a pool.
-
-    With `master` ("host:port") the pool that the master keeps; without, a pool of this process alone, in `lend` bytes
-    of memory (default: the configuration's `lend`, else 256 MiB). With both, this process also lends `lend` bytes to
-    the master's pool. `engine` is one to share; without it the store makes its own and closes it.
-    """
+    """What `Store` and `AsyncStore` share; `Store` says what the arguments are."""
 
     def __init__(
         self, master: str | None = None, *, lend: int = 0, engine: Engine | None = None, config: Config | None = None
@@ -62,8 +57,8 @@ class _Base:
 
         `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
         quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
-        too. The result has one item per key: None or the error. Denied at once: memory
-        that is not registered. `trace` is as for `Engine.read`.
+        too. The result has one item per key: None or the error of `Store.put`. At once: Denied (memory that is not
+        registered), Invalid (a key, `commit`), Closed. `trace` is as for `Engine.read`.
         """
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
@@ -77,14 +72,15 @@ class _Base:
     ) -> Operation[list[MoontideError | None]]:
         """Starts reading objects into registered memory, each into its parts in order; returns at once.
 
-        The parts of a key must add up to the object's length. NotFound is a miss: absent, evicted, or the bytes that
-        came were not those of the put.
+        The parts of a key are (address, bytes), as for `put_parts`, and must add up to the object's length; else
+        Invalid. NotFound is a miss: absent, evicted, or the bytes that came were not those of the put. At once: as
+        `put_parts`.
         """
         raw = [encode_key(key) for key in keys]
         return operation_of(self._client.get(raw, _as_lists(parts), registered=True, trace=trace_text(trace)))
 
     def counters(self) -> dict[str, int]:
-        """What this client did; `stats` is about the pool."""
+        """What this client did: numbers of calls, misses and failures; bytes where the name says so."""
         return self._client.counters()
 
     def _close(self) -> None:
@@ -98,7 +94,17 @@ def _as_lists(parts: Sequence[Sequence[Part]]) -> list[list[Part]]:
 
 
 class Store(_Base):
-    """The pool, blocking. Any thread; waits release the interpreter lock."""
+    """The pool, blocking. Any thread; waits release the interpreter lock.
+
+    `master` ("host:port"): the pool that the master keeps; without it a pool of this process alone, in `lend` bytes of
+    memory (default: the configuration's `lend`, else 256 MiB). With both, this process also lends `lend` bytes to the
+    master's pool. `engine`: one to share; without it the store makes its own and closes it. A master that does not
+    answer is an error of the calls, not of this one. Invalid: an option's value. Unavailable: the master's name cannot
+    be resolved. NoSpace: so much memory cannot be lent.
+
+    A key is a text or bytes, 1 to 1024 bytes long. Every call may raise Unavailable (no connection to the master),
+    TimedOut, Invalid (a key) and Closed; those that mean more are named below.
+    """
 
     def put(self, key: Key, value: object, *, trace: Trace = "") -> None:
         """Stores the bytes of a contiguous buffer. After it returns every client sees the object.
@@ -110,7 +116,7 @@ class Store(_Base):
             raise error
 
     def put_many(self, items: Sequence[tuple[Key, object]], *, trace: Trace = "") -> list[MoontideError | None]:
-        """Stores several; one result per item, in order."""
+        """Stores several (key, contiguous buffer); one result per item, in order: None, or the error of `put`."""
         return run_blocking(self._procedures.put_many(items, trace_text(trace)))
 
     def get(self, key: Key, *, trace: Trace = "") -> bytes:
@@ -118,11 +124,14 @@ class Store(_Base):
         return run_blocking(self._procedures.get(key, trace_text(trace)))
 
     def get_into(self, key: Key, buffer: object) -> int:
-        """Reads the object into a writable buffer and returns its length. NotFound; TooLarge: the buffer is smaller."""
+        """Reads the object into a writable buffer and returns its length in bytes.
+
+        NotFound; TooLarge: the buffer is smaller; Invalid: it is read-only or not contiguous.
+        """
         return run_blocking(self._procedures.get_into(key, buffer))
 
     def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
-        """Reads several; bytes or the error per key, in order."""
+        """Reads several; bytes or the error of `get` per key, in order."""
         return run_blocking(self._procedures.get_many(keys, trace_text(trace)))
 
     def exists(self, key: Key) -> bool:
@@ -140,15 +149,15 @@ class Store(_Base):
             raise error
 
     def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
-        """Removes several; one result per key, in order."""
+        """Removes several; one result per key, in order: None, or NotFound."""
         return run_blocking(self._procedures.remove_many(keys))
 
     def list(self, prefix: Key = b"") -> list[ObjectInfo]:
-        """Committed objects whose key starts with `prefix`, by key."""
+        """Committed objects whose key starts with `prefix`, by key; those that come or go meanwhile may be missing."""
         return run_blocking(self._procedures.list(prefix))
 
     def stats(self) -> dict[str, int]:
-        """The pool as its master sees it: bytes, objects, nodes."""
+        """The pool as its master sees it: bytes (names that end so), objects, nodes."""
         return run_blocking(self._procedures.stats())
 
     def close(self) -> None:
@@ -165,7 +174,10 @@ class Store(_Base):
 
 
 class AsyncStore(_Base):
-    """The pool for asyncio: the methods of `Store` as coroutines, with the same results and errors."""
+    """The pool for asyncio: the methods of `Store` as coroutines, with the same arguments, results and errors.
+
+    A cancelled call is cancelled in the pool as well; its memory is kept until nothing touches it.
+    """
 
     async def put(self, key: Key, value: object, *, trace: Trace = "") -> None:
         """See `Store.put`."""

@@ -26,6 +26,7 @@ __all__ = [
 
 T = TypeVar("T")
 Key = str | bytes
+"""An object's name: a text, or 1 to 1024 bytes."""
 _KEY_BYTES_MAX = 1024
 _LIST_PAGE = 1000
 # A key may be removed and put again with another length between asking for the length and reading.
@@ -33,10 +34,10 @@ _GET_TRIES = 4
 
 
 class ObjectInfo(NamedTuple):
-    """One committed object."""
+    """One committed object: its key, and its length in bytes."""
 
     key: bytes
-    length: int  # bytes
+    length: int
 
 
 class Native(Protocol):
