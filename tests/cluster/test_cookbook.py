@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -13,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from moontide.cli.main import main
-from support.pool_process import Pool
+from support.pool_process import Pool, Server, free_port
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {page.name: page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))}
-MASTER = "127.0.0.1:7700"
+MASTER, DIRECTORY = "127.0.0.1:7700", "127.0.0.1:7780"
 # A block that needs a package says so in the line above it.
 _BLOCK = re.compile(r"(?:^<!-- needs: (\w+) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^ +moontide ((?:[a-z]+ ?)+)((?:(?!&).)*)|`moontide ((?:[a-z]+ ?)+)([^`]*)`", re.MULTILINE)
@@ -51,10 +52,15 @@ def run(
 
 
 def checked(name: str, code: str, python: str = sys.executable) -> None:
-    if MASTER in code:
-        with Pool() as pool:
-            done = run(name, code.replace(MASTER, pool.address), python)
-    else:
+    """Runs it beside the servers that its addresses name."""
+    with contextlib.ExitStack() as servers:
+        if MASTER in code:
+            code = code.replace(MASTER, servers.enter_context(Pool()).address)
+        if DIRECTORY in code:
+            address = f"127.0.0.1:{free_port()}"
+            master = Server("master", "--listen", "127.0.0.1:0", "--http-listen", address)
+            servers.callback(master.close)
+            code = code.replace(DIRECTORY, address)
         done = run(name, code, python)
     assert done.returncode == 0, done.stderr[-4000:]
 
