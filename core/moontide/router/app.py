@@ -158,5 +158,5 @@ def _loopback(listen: str) -> tuple[str, int]:
         raise Invalid(f"listen = {listen!r}: write HOST:PORT")
     host = host.strip("[]")
     if host != "localhost" and host != "::1" and not host.startswith("127."):
-        raise Denied(f"listen = {listen!r}: only loopback addresses until authentication and TLS exist")
+        raise Denied(f"listen = {listen!r}: the router asks nobody who they are, so it listens on loopback only")
     return host, int(port)
