@@ -73,7 +73,7 @@ void Catalog::open_put(Object& object) {
   node.objects.emplace(object.generation, &object);
   node.unfinished.insert(object.generation);
   node.unfinished_bytes += object.footprint();
-  deadlines_.emplace(std::pair(object.deadline_ns, object.generation), &object);
+  deadlines_.emplace(deadline_of(object), &object);
 }
 
 PutGrant Catalog::grant(const Object& object) const {
@@ -129,7 +129,7 @@ Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
 
 void Catalog::commit(Object& object, uint64_t offset, uint32_t crc) {
   Node& node = *object.node;
-  deadlines_.erase({object.deadline_ns, object.generation});
+  deadlines_.erase(deadline_of(object));
   node.unfinished.erase(object.generation);
   node.tickets.erase(object.generation);
   node.unfinished_bytes -= object.footprint();
@@ -266,7 +266,7 @@ void Catalog::detach(Object& object) {
     node.to_confirm.erase(object.generation);
     node.committed_bytes -= object.footprint();
   } else {
-    deadlines_.erase({object.deadline_ns, object.generation});
+    deadlines_.erase(deadline_of(object));
     node.unfinished.erase(object.generation);
     node.tickets.erase(object.generation);
     node.unfinished_bytes -= object.footprint();
@@ -294,7 +294,7 @@ void Catalog::tick(int64_t now_ns) {
   advance(now_ns);
   for (size_t i = 0; i < limits_.expiries_per_tick && !deadlines_.empty(); ++i) {
     auto& [deadline, object] = *deadlines_.begin();
-    if (deadline.first > now_ns_) break;
+    if (std::get<0>(deadline) > now_ns_) break;
     ++counters_.puts_expired;
     retire(*object);
   }

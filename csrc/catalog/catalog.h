@@ -21,7 +21,10 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <span>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include "catalog/last_ops.h"
@@ -149,8 +152,11 @@ class Catalog {
   ObjectTable objects_;
   NodeTable nodes_;
   LastOps last_ops_;
-  std::map<std::pair<int64_t, Generation>, Object*> deadlines_;  // of the open puts
-  std::unordered_map<uint64_t, uint32_t> retiring_keys_;         // key hash → retiring entries; looked up only
+  // With the key: nodes that lie may report one generation for several.
+  using Deadline = std::tuple<int64_t, Generation, std::string_view>;
+  static Deadline deadline_of(const Object& object) { return {object.deadline_ns, object.generation, object.key}; }
+  std::map<Deadline, Object*> deadlines_;                 // of the open puts
+  std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only
   size_t retiring_count_ = 0;
   bool above_count_ = false;  // as Node::above_watermark, for the number of objects
   Stats counters_;            // only the counters are kept; the gauges are summed on demand

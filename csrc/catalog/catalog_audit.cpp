@@ -49,7 +49,7 @@ Result<> Catalog::check_invariants() const {
     auto it = object.node->objects.find(object.generation);
     if (it == object.node->objects.end() || it->second != &object) return broken("object not on its node");
     if (object.generation.term > term_) return broken("generation " + object.generation.text() + " of a later term");
-    if (object.committed() == deadlines_.contains({object.deadline_ns, object.generation})) {
+    if (object.committed() == deadlines_.contains(deadline_of(object))) {
       return broken("deadline of generation " + object.generation.text());
     }
   }
