@@ -35,6 +35,27 @@ TEST_CASE("catalog: a new master adopts what nodes hold, in pieces, and publishe
   CHECK(grant.generation == Generation{5, 1});  // newer than anything that exists
 }
 
+TEST_CASE("catalog: nodes that report one generation for several open puts do not mix up the books") {
+  Pool pool;
+  pool.catalog.start_term(5);
+  auto open = [](const std::string& key) {
+    InventoryEntry lie = entry(key, {4, 7}, 0);
+    lie.confirmed = false;
+    return lie;
+  };
+  pool.join(kNodeA, 64 * kKiB, 4);
+  pool.inventory(kNodeA, {open("a")});
+  pool.join(kNodeB, 64 * kKiB, 4);
+  pool.inventory(kNodeB, {open("b")});
+  pool.sound();
+  pool.ready(kNodeA);
+  pool.ready(kNodeB);
+  pool.now_ns += 3600 * kSecond;
+  pool.catalog.tick(pool.now_ns);
+  pool.sound();
+  CHECK(pool.catalog.stats().objects == 0);  // each has its own end
+}
+
 TEST_CASE("catalog: a master behind the terms that nodes have seen has to start a later one") {
   Pool pool;
   auto result = pool.catalog.node_join(kNodeA, {.capacity_bytes = 64 * kKiB, .address = "", .reported_term = 3});
