@@ -333,8 +333,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         _Choice("how memory of this host is read; off: by tcp", "auto", "shm", "cma", "off"),
     ] = "auto"
-    nics: Annotated[tuple[str, ...], _Names("NICs to choose from, by interface or RDMA device; empty: all")] = ()
-    nics_excluded: Annotated[tuple[str, ...], _Names("NICs not to choose; it wins over nics")] = ()
+    nics: Annotated[
+        tuple[str, ...], _Names("NICs that moontide topology ranks, by interface or RDMA device; empty: all")
+    ] = ()
+    nics_excluded: Annotated[tuple[str, ...], _Names("NICs that moontide topology leaves out; it wins over nics")] = ()
     slow: Annotated[float, _Duration("what takes longer is logged as a warning; 0: nothing is", 0, 86400)] = 1
     dump_on_signal: Annotated[
         str,
