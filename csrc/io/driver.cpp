@@ -19,6 +19,7 @@ constexpr int64_t kInterruptedEveryNs = 50 * kMillisecond;
 // still waiting, and it sleeps until told.
 constexpr auto kParkTime = std::chrono::microseconds(200);
 constexpr int kParkRounds = 8;
+constexpr int64_t kPauseMostNs = kMicrosecond;
 
 // A flag that the kernel clears in a forked child: asking costs a load, getpid() a system call.
 std::unique_ptr<const bool, void (*)(const bool*)> make_parent_flag() {
@@ -35,6 +36,10 @@ void spin_pause() {
   __builtin_ia32_pause();
 #endif
 }
+
+// Between two looks of a waiter: the longer it has looked in vain, the longer it leaves the core to the hardware
+// thread beside it, which may be the one that copies. Costs at most 1/32 of the wait.
+int64_t pause_ns(int64_t looked_for_ns) { return std::min<int64_t>(looked_for_ns / 32, kPauseMostNs); }
 
 }  // namespace
 
@@ -226,10 +231,13 @@ bool Driver::drive(std::unique_lock<std::mutex>& lock, int64_t limit_ns, int64_t
   if (until_ns == INT64_MIN) {
     reactor_.wait(INT64_MIN, harvest);
   } else {
-    for (int64_t now_ns = reactor_.now_ns(); now_ns < std::min(spin_until_ns, until_ns); now_ns = reactor_.now_ns()) {
+    const int64_t began_ns = reactor_.now_ns();
+    for (int64_t now_ns = began_ns; now_ns < std::min(spin_until_ns, until_ns); now_ns = reactor_.now_ns()) {
       reactor_.wait(INT64_MIN, harvest);
       if (harvest.count > 0) break;
-      spin_pause();
+      const int64_t look_at_ns = now_ns + pause_ns(now_ns - began_ns);
+      do spin_pause();
+      while (reactor_.now_ns() < look_at_ns);
     }
     if (harvest.count == 0) reactor_.wait(until_ns, harvest);
   }
