@@ -8,6 +8,7 @@ those that wait release the interpreter lock. Lengths and offsets are in bytes, 
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from collections.abc import Iterable
@@ -34,6 +35,7 @@ Local = Union[int, "Region", "Arena", tuple[Any, int], Any]
 Entry = tuple[Local, RemoteRegion, int, int]
 """(local memory, remote region, offset in it in bytes, length in bytes)"""
 
+_log = logging.getLogger("moontide")
 _READ, _WRITE = 1, 2
 _OPS = {"read": _READ, "write": _WRITE}
 
@@ -126,6 +128,14 @@ class Arena:
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+# Memory of closed engines that a stopped process may write as soon as it goes on.
+_never_freed: list[object] = []
+
+
+def _access(readable: bool, writable: bool, direct_write: bool) -> int:
+    if direct_write and not (readable and writable):
+        raise Invalid("direct_write gives the memory itself: it has to be readable and writable")
+    return (1 if readable else 0) | (2 if writable else 0) | (8 if direct_write else 0)
 
 
 @atexit.register
@@ -173,29 +183,48 @@ class Engine(ObservedEngine):
     # --- memory ---
 
     def register(
-        self, buffer_or_range: object, *, name: str = "", readable: bool = True, writable: bool = False
+        self,
+        buffer_or_range: object,
+        *,
+        name: str = "",
+        readable: bool = True,
+        writable: bool = False,
+        direct_write: bool = False,
     ) -> Region:
         """Lets memory take part in transfers; `readable` and `writable` say what peers may do with it.
+
+        `direct_write`: processes of this host write it themselves, which is quicker than having this process pull. Once
+        unregistered the memory is quiet only when each of them has said that it writes no more, or is dead: one that
+        is stopped keeps it for as long as it is.
 
         Takes any contiguous buffer, numpy array, torch tensor or (address, bytes); a range given by address is kept
         alive by the caller until it is unregistered and quiet. Nothing is read into memory that is read-only itself.
         Memory may be registered more than once, also in part and with other rights; each registration ends by itself.
-        Invalid: empty, not contiguous, or to be `writable` and read-only itself. NoSpace: more than 131,072 regions.
+        Invalid: empty, not contiguous, to be `writable` and read-only itself, or `direct_write` without both rights.
+        NoSpace: more than 131,072 regions.
         """
+        access = _access(readable, writable, direct_write) | (4 if _is_read_only(buffer_or_range) else 0)
         address, length, keep = _memory_range(buffer_or_range, writable=writable)
-        access = (1 if readable else 0) | (2 if writable else 0) | (4 if _is_read_only(buffer_or_range) else 0)
         number, generation = self._runtime.add_region(address, length, access, name)
         self._kept[number] = keep
         return Region(self, number, generation, address, length, name)
 
-    def allocate(self, nbytes: int, *, name: str = "", readable: bool = True, writable: bool = False) -> Arena:
-        """New zeroed memory of `nbytes` that peers of this host can map read-only, registered as one region.
+    def allocate(
+        self,
+        nbytes: int,
+        *,
+        name: str = "",
+        readable: bool = True,
+        writable: bool = False,
+        direct_write: bool = False,
+    ) -> Arena:
+        """New zeroed memory of `nbytes` that peers of this host can map, registered as one region.
 
-        `readable` and `writable` are as for `register`. Invalid: 0 bytes. NoSpace: not so much memory, or too many
-        regions.
+        They map it read-only, unless `direct_write` is set. The options are as for `register`. Invalid: 0 bytes, or
+        options that contradict each other. NoSpace: not so much memory, or too many regions.
         """
-        native = _core.Arena(nbytes, name or "moontide-arena")
-        access = (1 if readable else 0) | (2 if writable else 0)
+        access = _access(readable, writable, direct_write)
+        native = _core.Arena(nbytes, name or "moontide-arena", direct_write)
         number, generation = self._runtime.add_region(native.address, nbytes, access, name, native)
         self._kept[number] = native
         return Arena(native, Region(self, number, generation, native.address, nbytes, name))
@@ -311,7 +340,8 @@ class Engine(ObservedEngine):
     ) -> Transfer:
         """Starts copying from local registered memory into peers' regions; entries, options and errors as for `read`.
 
-        Between processes of one host the peer pulls, from regions that are registered readable.
+        Between processes of one host the peer pulls, from regions that are registered readable; into memory that it
+        registered with `direct_write` this process writes itself.
         """
         return Transfer(self._runtime.submit(_WRITE, entries, timeout, urgent, notify, trace_text(trace)), self)
 
@@ -379,13 +409,25 @@ class Engine(ObservedEngine):
         return self._runtime.closed
 
     def close(self) -> None:
-        """Ends everything: published names, links, transfers, the threads. Idempotent."""
+        """Ends everything: published names, links, transfers, the threads. Idempotent.
+
+        Peers with leave to write memory themselves (`direct_write`) are waited for, for the `progress_timeout` of the
+        configuration; what one of them may write even then is never freed, and a warning says so.
+        """
         with self._names_lock:
             names, self._names = self._names, None
         if names is not None:
             names.close()
         self._stop_watching()
-        self._runtime.close()
+        written = set(self._runtime.close())
+        if written:
+            _never_freed.extend(keep for number, keep in self._kept.items() if number in written)
+            _log.warning(
+                "engine %s is closed, and a process that does not answer may still write %d regions of it; "
+                "their memory is never freed",
+                self.address,
+                len(written),
+            )
         self._kept.clear()
 
     def __enter__(self) -> Engine:

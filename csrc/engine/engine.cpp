@@ -29,6 +29,7 @@ Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options
       instance_(InstanceId::make(reactor.random())),
       holds_(reactor, options_.holds_max),
       claims_(reactor),
+      leaves_(network),
       pulls_(*this),
       observer_(reactor),
       sweep_(reactor) {
@@ -73,7 +74,9 @@ Result<> Engine::listen() {
   return {};
 }
 
-Engine::~Engine() {
+Engine::~Engine() { shut(); }
+
+void Engine::shut() {
   alive_.reset();
   // readers of this host go by these words, and may be copying: what comes after is not what was registered
   registry_->close();
@@ -106,7 +109,10 @@ Result<memory::RegionRef> Engine::add_region(std::byte* address, uint64_t length
     [[maybe_unused]] auto removed = registry_->remove(region->id, {});
     return std::unexpected(attached.error());
   }
-  for (auto& [number, link] : links_) link->region_added(*region);
+  for (auto& [number, link] : links_) {
+    link->region_added(*region);
+    leaves_.give(*link, region);
+  }
   return region;
 }
 
@@ -357,10 +363,10 @@ Result<TransferRef> Engine::submit(std::span<const Record> records, TransferOpti
 }
 
 size_t Engine::hostages() const {
-  return std::ranges::count_if(active_, [](const auto& item) {
-    auto live = item.second.lock();
-    return live && live->done();
-  });
+  return leaves_.hostages() + static_cast<size_t>(std::ranges::count_if(active_, [](const auto& item) {
+           auto live = item.second.lock();
+           return live && live->done();
+         }));
 }
 
 void Engine::sweep_soon(int64_t timeout_ns) {

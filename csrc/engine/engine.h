@@ -15,6 +15,7 @@
 
 #include "engine/claims.h"
 #include "engine/holds.h"
+#include "engine/leaves.h"
 #include "engine/link.h"
 #include "engine/mailbox.h"
 #include "engine/observer.h"
@@ -52,6 +53,9 @@ class Engine {
                                                 TransportFactory transports);
   ~Engine();
 
+  // Ends everything that others see of it; what is left is to be destroyed, once nothing writes its memory any more.
+  void shut();
+
   const std::string& address() const { return address_; }
   const InstanceId& instance() const { return instance_; }
   const EngineOptions& options() const { return options_; }
@@ -84,6 +88,8 @@ class Engine {
   Holds& holds() { return holds_; }
   Claims& claims() { return claims_; }
   Mailbox& mailbox() { return mailbox_; }
+  Leaves& leaves() { return leaves_; }
+  const Leaves& leaves() const { return leaves_; }
   const Holds& holds() const { return holds_; }
   const EngineCounters& counters() const { return counters_; }
   size_t links() const { return links_.size(); }
@@ -92,7 +98,8 @@ class Engine {
   Observer& observer() { return observer_; }
   const Clock& clock() const { return reactor_; }
   const std::map<uint64_t, std::weak_ptr<Transfer>>& active() const { return active_; }  // by number, without quiet
-  size_t hostages() const;  // transfers that have an outcome and are not quiet
+  // Transfers that have an outcome and are not quiet, and leaves to write memory that was unregistered.
+  size_t hostages() const;
 
   // --- for the engine's own parts ---
   // The two halves of submit(): `quiet` of the options may look at the transfer in between.
@@ -155,6 +162,7 @@ class Engine {
   Holds holds_;
   Claims claims_;
   Mailbox mailbox_;
+  Leaves leaves_;
   PullServer pulls_;
   EngineCounters counters_;
   Observer observer_;

@@ -14,6 +14,7 @@ constexpr size_t kKeyBytesMax = 256;  // of one chunk
 constexpr size_t kChunksMax = 4096;   // of one key
 constexpr size_t kChunksInAllMax = 1u << 20;
 constexpr size_t kPathsMax = 64;
+constexpr size_t kLeavesMax = 1024;
 constexpr size_t kTextMax = 1024;
 constexpr const char* kSettingUp = "being set up";
 
@@ -80,6 +81,7 @@ void Link::start(std::move_only_function<void(Result<>)> ready) {
   pull_ = std::make_shared<PullEndpoint>(*this);
   scheduler_.add(pull_).ready = true;  // not one of those that are chosen by their order
   send_regions(regions);
+  for (const auto& [id, region] : registry().all()) engine_.leaves().give(*this, region);
   settled_one();
 }
 
@@ -170,6 +172,10 @@ void Link::region_added(const memory::Region& region) {
   send_regions({&region});
 }
 
+void Link::send_leave(const memory::Region& region, int holders) {
+  channel_->notify(wire::kLeave, wire::encode(wire::Leave{region.id, region.generation}), {holders});
+}
+
 void Link::region_removed(uint32_t id) {
   if (open()) channel_->notify(wire::kRegionGone, wire::encode(wire::RegionGone{id}));
 }
@@ -198,11 +204,26 @@ void Link::add_regions(const wire::Regions& message) {
 void Link::forget_region(uint32_t id) {
   auto found = regions_.find(id);
   if (found == regions_.end()) return;
-  found->second->live = false;
+  give_back(*found->second);
   chunks_ -= chunks_of(*found->second);
   for (Path& path : scheduler_.paths()) path.endpoint->region_gone(*found->second);
   regions_.erase(found);
   engine_.region_gone(number(), id);
+}
+
+// What is not taken is closed, and so given back.
+void Link::take_leave(const wire::Leave& message, std::vector<io::Fd> fds) {
+  auto found = regions_.find(message.region);
+  if (found == regions_.end() || !same_host() || fds.size() != 1 || leaves_ >= kLeavesMax) return;
+  transport::RemoteRegion& region = *found->second;
+  if (region.generation != message.generation || (region.access & memory::kDirect) == 0 || region.leave) return;
+  region.leave = std::make_shared<io::HeldLeave>(std::move(fds[0]));
+  ++leaves_;
+}
+
+void Link::give_back(transport::RemoteRegion& region) {
+  region.live = false;
+  if (std::exchange(region.leave, nullptr)) --leaves_;
 }
 
 transport::RemoteRegionRef Link::region(uint32_t id) const {
@@ -301,6 +322,10 @@ void Link::handle_notice(rpc::Incoming notice) {
     case wire::kRegionGone: {
       auto message = wire::decode<wire::RegionGone>(notice.payload);
       return message ? forget_region(message->id) : malformed(message.error());
+    }
+    case wire::kLeave: {
+      auto message = wire::decode<wire::Leave>(notice.payload);
+      return message ? take_leave(*message, std::move(notice.fds)) : malformed(message.error());
     }
     case wire::kReady: {
       auto message = wire::decode<wire::Ready>(notice.payload);
@@ -404,7 +429,7 @@ void Link::close(Error cause) {
 // What ends with the link, whoever ended it; once.
 void Link::over(const Error& cause) {
   if (std::exchange(told_over_, true)) return;
-  for (auto& [id, region] : regions_) region->live = false;
+  for (auto& [id, region] : regions_) give_back(*region);
   engine_.link_closed(*this, cause);
   if (ready_) std::exchange(ready_, {})(std::unexpected(cause));
   for (auto& callback : std::exchange(closed_callbacks_, {})) callback(cause);

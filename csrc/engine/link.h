@@ -80,6 +80,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // Called by the engine.
   void region_added(const memory::Region& region);
   void region_removed(uint32_t id);
+  void send_leave(const memory::Region& region, int holders);
   void handle_request(rpc::Incoming request, rpc::Responder responder);
   void handle_notice(rpc::Incoming notice);
   void accept_stream(const std::string& transport, uint64_t id, std::unique_ptr<io::Stream> stream);
@@ -114,6 +115,8 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   wire::RegionInfo describe(const memory::Region& region);
   void add_regions(const wire::Regions& regions);
   void forget_region(uint32_t id);
+  void give_back(transport::RemoteRegion& region);
+  void take_leave(const wire::Leave& message, std::vector<io::Fd> fds);
   transport::Endpoint* endpoint(std::string_view name);
 
   Engine& engine_;
@@ -133,6 +136,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   std::move_only_function<void(Result<>)> ready_;
   std::map<uint32_t, transport::RemoteRegionRef> regions_;
   size_t chunks_ = 0;  // of their keys
+  size_t leaves_ = 0;  // that the peer gave
   std::vector<std::move_only_function<void(const Error&)>> closed_callbacks_;
 };
 

@@ -30,6 +30,7 @@ Result<> Planner::add_record(const Record& record, uint32_t index) {
   if (!target_.region) return fail(Code::kNotFound, "no remote region with handle " + std::to_string(record.handle));
   TRY_VOID(check(record, *target_.region));
   if (record.length == 0) return {};
+  if (target_.link->same_instance()) TRY_VOID(pin_target(*target_.region));
   const memory::Region* local_before = last_local_.get();
   TRY_VOID(find_local(record));
   if (std::exchange(target_changed_, false) || last_local_.get() != local_before) look_at_chunks();
@@ -65,6 +66,15 @@ Result<> Planner::find_local(const Record& record) {
     transfer_.pin(region);
     return true;
   });
+  return {};
+}
+
+// Nobody else keeps the far end where that is this engine too.
+Result<> Planner::pin_target(const transport::RemoteRegion& remote) {
+  auto region = engine_.registry().by_id(remote.id);
+  if (!region || region->generation != remote.generation)
+    return fail(Code::kStale, "region " + std::to_string(remote.id) + " was unregistered");
+  transfer_.pin(region);
   return {};
 }
 

@@ -14,6 +14,7 @@ class Planner {
  private:
   Result<> add_record(const Record& record, uint32_t index);
   Result<> check(const Record& record, const transport::RemoteRegion& remote) const;
+  Result<> pin_target(const transport::RemoteRegion& remote);
   // Sets last_local_ and pins what the record's range touches.
   Result<> find_local(const Record& record);
   void look_at_chunks();

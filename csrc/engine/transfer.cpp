@@ -137,8 +137,14 @@ std::optional<Transfer::Work> Transfer::take_work() {
       finish_if_complete();
       continue;
     }
+    const transport::RemoteRegion& remote = *part->slice.remote;
+    if (part->slice.op == transport::Op::kWrite && !part->endpoint->reaches(remote, part->slice.op)) {
+      settle(*part, fail(Code::kStale, "the peer unregistered region " + std::to_string(remote.id)));
+      finish_if_complete();
+      continue;
+    }
     mark_posted(*part);
-    return Work{&part->slice, part->endpoint};
+    return Work{&part->slice, part->endpoint, remote.leave};
   }
   return std::nullopt;
 }

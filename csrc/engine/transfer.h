@@ -78,6 +78,7 @@ class Transfer final : public transport::SliceOwner,
   struct Work {
     transport::Slice* slice = nullptr;
     std::shared_ptr<transport::Endpoint> endpoint;
+    std::shared_ptr<io::HeldLeave> leave;  // for a write into another process
     Result<> run() const;
   };
   std::optional<Work> take_work();

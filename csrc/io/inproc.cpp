@@ -4,6 +4,8 @@
 #include <cstring>
 #include <deque>
 
+#include "io/leave.h"
+
 namespace moontide::io {
 namespace {
 
@@ -202,6 +204,10 @@ void InprocNetwork::connect(const std::string& address, int64_t, Connected conne
     found->second->accept(std::move(server));
     connected(std::unique_ptr<Stream>(std::move(client)));
   });
+}
+
+Result<NewLeave> RoutedNetwork::give_leave(const PeerCredentials& holder, Task over) {
+  return others_.give_leave(holder, std::move(over));
 }
 
 }  // namespace moontide::io

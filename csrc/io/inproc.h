@@ -44,6 +44,7 @@ class RoutedNetwork final : public Network {
                     Connected connected) override {
     route(address).connect_from(from, address, timeout_ns, std::move(connected));
   }
+  Result<NewLeave> give_leave(const PeerCredentials& holder, Task over) override;
 
  private:
   Network& route(const std::string& address) { return InprocNetwork::names(address) ? inproc_ : others_; }

@@ -131,6 +131,8 @@ class Listener {
   virtual std::string address() const = 0;
 };
 
+struct NewLeave;
+
 class Network {
  public:
   virtual ~Network() = default;
@@ -153,6 +155,10 @@ class Network {
     (void)from;
     connect(address, timeout_ns, std::move(connected));
   }
+
+  // Gives the process at the other end of a local stream a leave (io/leave.h). `over` runs once, in a later turn: the
+  // holder gave it back, or is dead. UNAVAILABLE (no descriptors left), UNSUPPORTED in networks without processes.
+  virtual Result<NewLeave> give_leave(const PeerCredentials& holder, Task over);
 };
 
 }  // namespace moontide::io

@@ -49,6 +49,7 @@ class SocketNetwork final : public Network {
   }
   void connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
                     Connected connected) override;
+  Result<NewLeave> give_leave(const PeerCredentials& holder, Task over) override;
 
   const SocketCounters& counters() const { return shared_->counters; }
   size_t connecting() const { return connecting_.size(); }

@@ -15,7 +15,7 @@
 namespace moontide::memory {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr size_t kPage = 4096;
 
 std::unexpected<Error> failed(const char* step, size_t size) {
@@ -25,7 +25,7 @@ std::unexpected<Error> failed(const char* step, size_t size) {
 
 }  // namespace
 
-Result<std::shared_ptr<Arena>> Arena::create(size_t size, const char* name) {
+Result<std::shared_ptr<Arena>> Arena::create(size_t size, const char* name, Others others) {
   if (size == 0 || size > SIZE_MAX - kPage) return fail(Code::kInvalid, "arena of " + std::to_string(size) + " bytes");
   std::shared_ptr<Arena> arena(new Arena);
   size = (size + kPage - 1) / kPage * kPage;
@@ -36,8 +36,9 @@ Result<std::shared_ptr<Arena>> Arena::create(size_t size, const char* name) {
   if (data == MAP_FAILED) return failed("mmap", size);
   arena->data_ = static_cast<std::byte*>(data);
   arena->size_ = size;
-  // after this no process, not even the owner, can make another writable mapping
-  if (fcntl(arena->fd_, F_ADD_SEALS, kSeals) != 0) return failed("sealing", size);
+  // with this seal no process, not even the owner, can make another writable mapping
+  const int seals = others == Others::kRead ? kSeals | F_SEAL_FUTURE_WRITE : kSeals;
+  if (fcntl(arena->fd_, F_ADD_SEALS, seals) != 0) return failed("sealing", size);
   return arena;
 }
 
@@ -67,16 +68,18 @@ Result<std::shared_ptr<Mapping>> Mapping::map(int fd, size_t size) {
     return fail(Code::kInvalid,
                 "arena has " + std::to_string(info.st_size) + " bytes, announced were " + std::to_string(size));
   }
-  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  const bool writable = (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) == 0;
+  void* data = mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return failed("mmap", size);
   std::shared_ptr<Mapping> mapping(new Mapping);
-  mapping->data_ = static_cast<const std::byte*>(data);
+  mapping->data_ = static_cast<std::byte*>(data);
   mapping->size_ = size;
+  mapping->writable_ = writable;
   return mapping;
 }
 
 Mapping::~Mapping() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ != nullptr) munmap(data_, size_);
 }
 
 }  // namespace moontide::memory

@@ -1,5 +1,5 @@
-// Memory that other processes of this host may map, but only for reading: a memfd, mapped writable once by its owner
-// and then sealed against any further writable mapping and against shrinking (a mapping of it can never fault).
+// Memory that other processes of this host may map: a memfd, sealed against shrinking (a mapping of it can never fault)
+// and, unless peers are to write it themselves, against any further writable mapping.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,10 @@ namespace moontide::memory {
 
 class Arena {
  public:
+  enum class Others : uint8_t { kRead, kReadAndWrite };
+
   // `size` > 0 is rounded up to whole pages. NO_SPACE names the size and the system's error.
-  static Result<std::shared_ptr<Arena>> create(size_t size, const char* name);
+  static Result<std::shared_ptr<Arena>> create(size_t size, const char* name, Others others = Others::kRead);
 
   // Private memory without a descriptor, for the simulation.
   static Result<std::shared_ptr<Arena>> create_private(size_t size);
@@ -33,7 +35,7 @@ class Arena {
   int fd_ = -1;
 };
 
-// A read-only view of another process's arena.
+// A view of another process's arena, as writable as its owner left it.
 class Mapping {
  public:
   // Takes no ownership of `fd`. DENIED where the file could shrink under the mapping or is no memfd, INVALID where its
@@ -44,12 +46,14 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   const std::byte* data() const { return data_; }
+  std::byte* writable_data() const { return writable_ ? data_ : nullptr; }  // null: only for reading
   size_t size() const { return size_; }
 
  private:
   Mapping() = default;
-  const std::byte* data_ = nullptr;
+  std::byte* data_ = nullptr;
   size_t size_ = 0;
+  bool writable_ = false;
 };
 
 }  // namespace moontide::memory

@@ -21,6 +21,7 @@ enum Access : uint8_t {
   kReadable = 1,  // peers may read it
   kWritable = 2,  // peers may have bytes put into it
   kSource = 4,    // the memory itself is read-only: nothing may be read into it
+  kDirect = 8,    // peers of this host may be given leave to write it themselves
 };
 
 class Pin;

@@ -199,7 +199,7 @@ py::dict stats(Runtime& runtime) {
   engine::EngineCounters counters;
   rpc::SecurityCounters security;
   uint64_t tls_reloads = 0, tls_reloads_failed = 0;
-  size_t links, hostages, holds;
+  size_t links, hostages, holds, leaves;
   {
     auto held = lock_or_raise(runtime);
     counters = runtime.engine().counters();
@@ -211,6 +211,7 @@ py::dict stats(Runtime& runtime) {
     links = runtime.engine().links();
     hostages = runtime.engine().hostages();
     holds = runtime.engine().holds().size();
+    leaves = runtime.engine().leaves().size();
   }
   py::dict out;
   out["transfers"] = counters.transfers;
@@ -231,6 +232,7 @@ py::dict stats(Runtime& runtime) {
   out["control_moves"] = counters.control_moves;
   out["hostages"] = hostages;
   out["holds"] = holds;
+  out["leaves"] = leaves;
   for (auto& [path, bytes] : counters.bytes_by_path) out[py::str("bytes_" + path)] = bytes;
   return out;
 }
@@ -264,10 +266,11 @@ void bind_link(py::module_& m) {
 
 void bind_arena(py::module_& m) {
   py::class_<ArenaHandle>(m, "Arena", py::buffer_protocol())
-      .def(py::init([](uint64_t length, const std::string& name) {
-             return ArenaHandle{value_or_raise(memory::Arena::create(length, name.c_str())), length};
+      .def(py::init([](uint64_t length, const std::string& name, bool direct_write) {
+             auto others = direct_write ? memory::Arena::Others::kReadAndWrite : memory::Arena::Others::kRead;
+             return ArenaHandle{value_or_raise(memory::Arena::create(length, name.c_str(), others)), length};
            }),
-           py::arg("length"), py::arg("name"))
+           py::arg("length"), py::arg("name"), py::arg("direct_write") = false)
       .def_property_readonly("address",
                              [](const ArenaHandle& a) { return reinterpret_cast<uint64_t>(a.arena->data()); })
       .def_property_readonly("length", [](const ArenaHandle& a) { return a.length; })

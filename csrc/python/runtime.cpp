@@ -60,7 +60,7 @@ Runtime::~Runtime() {
 Result<std::unique_lock<std::mutex>> Runtime::lock() {
   if (forked()) return fail(Code::kClosed, "this process was forked; make a new Engine in the child");
   auto held = parts_->driver.lock();
-  if (closed_) return fail(Code::kClosed, "the engine was closed");
+  if (closing_ || closed_) return fail(Code::kClosed, "the engine was closed");
   return held;
 }
 
@@ -71,14 +71,15 @@ Result<std::unique_lock<std::mutex>> Runtime::look() {
 
 bool Runtime::closed() { return !lock().has_value(); }
 
-void Runtime::close() {
-  if (forked()) return;
+std::vector<uint32_t> Runtime::close() {
+  if (forked()) return {};
   {
     auto held = parts_->driver.lock();
     closing_ = true;
     // their memory may be freed after this returns
     parts_->copied.wait(held, [this] { return copies_ == 0; });
   }
+  auto written = end_leaves();
   parts_->driver.stop();
   auto held = parts_->driver.lock();
   closed_ = true;
@@ -89,6 +90,20 @@ void Runtime::close() {
     auto completion = watched.lock();
     if (completion && !completion->done) completion->finish();
   }
+  return written;
+}
+
+std::vector<uint32_t> Runtime::end_leaves() {
+  int64_t deadline_ns;
+  {
+    auto held = parts_->driver.lock();
+    if (!engine_ || engine_->leaves().size() == 0) return {};
+    deadline_ns = reactor().now_ns() + engine_->options().progress_timeout_ns;
+    engine_->shut();
+  }
+  parts_->driver.wait([this] { return engine_->leaves().size() == 0; }, deadline_ns);
+  auto held = parts_->driver.lock();
+  return engine_->leaves().regions();
 }
 
 void Runtime::watch(const std::shared_ptr<Completion>& completion) {

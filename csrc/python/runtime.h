@@ -71,8 +71,9 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   void attach(std::shared_ptr<void> tenant) { parts_->tenants.push_back(std::move(tenant)); }
   void detach(const std::shared_ptr<void>& tenant) { std::erase(parts_->tenants, tenant); }
 
-  // Ends the engine and the thread. Idempotent.
-  void close();
+  // Ends the engine and the thread. Idempotent. Waits for peers that have leave to write regions of it, for so long as
+  // it waits for progress; returns the regions that some of them may write even after that (stopped, not dead).
+  std::vector<uint32_t> close();
   bool closed();
 
   // Under the lock: `completion` ends at the latest with close(), whoever awaits it.
@@ -105,6 +106,8 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
 
   std::unique_ptr<Parts> parts_;
   std::unique_ptr<engine::Engine> engine_;
+  std::vector<uint32_t> end_leaves();
+
   std::vector<std::weak_ptr<Completion>> watched_;
   size_t copies_ = 0;  // run by callers without the lock
   bool closing_ = false;

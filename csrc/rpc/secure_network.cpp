@@ -1,5 +1,6 @@
 #include "rpc/secure_network.h"
 
+#include "io/leave.h"
 #include "rpc/lobby.h"
 
 namespace moontide::rpc {
@@ -7,20 +8,22 @@ namespace moontide::rpc {
 // The connecting side of one challenge.
 class SecureNetwork::Visitor final : public std::enable_shared_from_this<Visitor> {
  public:
-  Visitor(SecureNetwork& network, uint64_t number, std::string address, int64_t timeout_ns, Connected connected)
+  Visitor(SecureNetwork& network, uint64_t number, std::string from, std::string address, int64_t timeout_ns,
+          Connected connected)
       : network_(network),
         number_(number),
+        from_(std::move(from)),
         address_(std::move(address)),
         deadline_ns_(network.reactor_.now_ns() + timeout_ns),
         connected_(std::move(connected)) {}
 
   void start() {
-    network_.inner_.connect(address_, left_ns(),
-                            [self = shared_from_this()](Result<std::unique_ptr<io::Stream>> stream) {
-                              if (!self->connected_) return;
-                              if (!stream) return self->finish(std::unexpected(stream.error()));
-                              self->greet(std::move(*stream));
-                            });
+    network_.inner_.connect_from(from_, address_, left_ns(),
+                                 [self = shared_from_this()](Result<std::unique_ptr<io::Stream>> stream) {
+                                   if (!self->connected_) return;
+                                   if (!stream) return self->finish(std::unexpected(stream.error()));
+                                   self->greet(std::move(*stream));
+                                 });
   }
   void abort() {
     connected_ = {};
@@ -91,7 +94,7 @@ class SecureNetwork::Visitor final : public std::enable_shared_from_this<Visitor
 
   SecureNetwork& network_;
   const uint64_t number_;
-  const std::string address_;
+  const std::string from_, address_;
   const int64_t deadline_ns_;
   Connected connected_;
   std::unique_ptr<Channel> channel_;
@@ -114,12 +117,17 @@ Result<std::unique_ptr<io::Listener>> SecureNetwork::listen(const std::string& a
   return std::unique_ptr<io::Listener>(std::make_unique<LobbyListener>(std::move(listener), std::move(lobby)));
 }
 
-void SecureNetwork::connect(const std::string& address, int64_t timeout_ns, Connected connected) {
-  if (!security_->secret) return inner_.connect(address, timeout_ns, std::move(connected));
+void SecureNetwork::connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                                 Connected connected) {
+  if (!security_->secret) return inner_.connect_from(from, address, timeout_ns, std::move(connected));
   const uint64_t number = next_visitor_++;
-  auto visitor = std::make_shared<Visitor>(*this, number, address, timeout_ns, std::move(connected));
+  auto visitor = std::make_shared<Visitor>(*this, number, from, address, timeout_ns, std::move(connected));
   visitors_.emplace(number, visitor);
   visitor->start();
+}
+
+Result<io::NewLeave> SecureNetwork::give_leave(const io::PeerCredentials& holder, io::Task over) {
+  return inner_.give_leave(holder, std::move(over));
 }
 
 }  // namespace moontide::rpc

@@ -51,7 +51,12 @@ class SecureNetwork final : public io::Network {
   Result<std::unique_ptr<io::Listener>> listen(const std::string& address, Accepted accepted) override;
   // As the inner network's, and DENIED: the secrets differ, or only one side has one. `connected` starts the stream
   // within the call.
-  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override;
+  void connect(const std::string& address, int64_t timeout_ns, Connected connected) override {
+    connect_from({}, address, timeout_ns, std::move(connected));
+  }
+  void connect_from(const std::string& from, const std::string& address, int64_t timeout_ns,
+                    Connected connected) override;
+  Result<io::NewLeave> give_leave(const io::PeerCredentials& holder, io::Task over) override;
 
  private:
   class Visitor;

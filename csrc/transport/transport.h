@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/id.h"
 #include "base/status.h"
+#include "io/leave.h"
 #include "io/network.h"
 #include "memory/region.h"
 
@@ -40,6 +41,9 @@ struct RemoteRegion {
   std::string name;
   std::vector<RemoteKey> keys;
   bool live = true;  // false once the peer unregistered it or the link is over
+  // Its owner's leave to write it from here. Whoever writes keeps a reference meanwhile; with the last one it is given
+  // back, and the owner goes by that.
+  std::shared_ptr<io::HeldLeave> leave;
 
   // The key for the chunk that `offset` < length lies in; null where the transport has none.
   const Bytes* key(std::string_view transport, uint64_t offset = 0) const;
@@ -138,8 +142,9 @@ class Endpoint {
   virtual bool reaches(const RemoteRegion& remote, Op op) const = 0;
 
   // Synchronous endpoints: moves the pieces now, in the calling thread. Any thread, several at a time, without the
-  // lock; the caller keeps pins on the local memory and a reference on the endpoint. STALE when the remote region's
-  // generation had changed by the time the last byte was read; PEER_LOST, DENIED as the system says.
+  // lock; the caller keeps pins on the local memory and references on the endpoint and, for a write, on the leave.
+  // STALE when the remote region's generation had changed by the time the last byte was copied; PEER_LOST, DENIED as
+  // the system says.
   virtual Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces);
 
   // Asynchronous endpoints: how many slices can be taken now (back-pressure).

@@ -32,6 +32,7 @@ enum EngineMessage : uint16_t {
   kBye = 12,          // notice: the link is over here, nothing of it lands here any more; close it
   kResume = 13,       // request: this connection goes on as the control channel of a link
   kNotify = 14,       // request: for the application; the reply says that it waits there
+  kLeave = 15,        // notice, with a descriptor: write that region yourself while you keep it
   kHoldClaim = 20,    // request
   kHoldRenew = 21,    // notice
   kHoldRelease = 22,  // request
@@ -120,6 +121,12 @@ struct Regions {
 struct RegionGone {
   uint32_t id = 0;
   auto fields() { return std::tie(id); }
+};
+
+struct Leave {
+  uint32_t region = 0;
+  uint64_t generation = 0;
+  auto fields() { return std::tie(region, generation); }
 };
 
 struct PathState {

@@ -21,6 +21,7 @@ class LocalPair final : public Pair {
     bool one_engine = false;
     engine::LocalReads local_reads = engine::LocalReads::kOff;
     bool through_fault = false;  // the fault transport, with no fault, around each
+    bool leaves = false;
   };
 
   explicit LocalPair(Choice choice)
@@ -36,11 +37,12 @@ class LocalPair final : public Pair {
 
   std::string name() const override { return choice_.name; }
   std::string write_path() const override {
-    return choice_.name == "shm" || choice_.name == "cma" ? "pull" : choice_.name;
+    return choice_.local_reads != engine::LocalReads::kOff && !choice_.leaves ? "pull" : choice_.name;
   }
   engine::Engine& reader() override { return reader_ ? *reader_ : *owner_; }
   engine::Engine& owner() override { return *owner_; }
   bool arenas() const override { return choice_.name == "shm"; }
+  bool leaves() const override { return choice_.leaves; }
   bool one_engine() const override { return choice_.one_engine; }
   void kill_owner() override { owner_.reset(); }
 
@@ -137,7 +139,9 @@ engine::LinkRef Pair::open() {
 }
 
 memory::RegionRef Pair::allocate(engine::Engine& engine, uint64_t size, uint8_t access, const std::string& name) {
-  auto arena = arenas() ? memory::Arena::create(size, "contract") : memory::Arena::create_private(size);
+  const auto others = leaves() ? memory::Arena::Others::kReadAndWrite : memory::Arena::Others::kRead;
+  auto arena = arenas() ? memory::Arena::create(size, "contract", others) : memory::Arena::create_private(size);
+  if (leaves() && (access & memory::kWritable) != 0) access |= memory::kDirect;
   REQUIRE(arena);
   arenas_.push_back(*arena);
   auto region = engine.add_region((*arena)->data(), size, access, name, *arena);
@@ -156,6 +160,8 @@ std::vector<std::pair<std::string, MakePair>> all_pairs() {
       {"self", local({.name = "self", .one_engine = true})},
       {"shm", local({.name = "shm", .local_reads = LocalReads::kShm})},
       {"cma", local({.name = "cma", .local_reads = LocalReads::kCma})},
+      {"shm by leave", local({.name = "shm", .local_reads = LocalReads::kShm, .leaves = true})},
+      {"cma by leave", local({.name = "cma", .local_reads = LocalReads::kCma, .leaves = true})},
       {"tcp", local({.name = "tcp"})},
       {"sim", [] { return std::make_unique<SimPair>(sim::Paths::kBoth, "sim"); }},
       {"fault self", local({.name = "self", .one_engine = true, .through_fault = true})},

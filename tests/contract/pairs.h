@@ -29,6 +29,7 @@ class Pair {
   virtual bool run_until(const std::function<bool()>& ready, int64_t within_ns = 20 * kSecond) = 0;
   virtual void run_for(int64_t duration_ns) = 0;
   virtual bool arenas() const { return false; }  // memory has to lie in arenas
+  virtual bool leaves() const { return false; }  // peers get leave to write what they may have written
   virtual bool one_engine() const { return false; }
   virtual bool may_fail() const { return false; }  // faults are part of the transport (sim)
   virtual void kill_owner() = 0;

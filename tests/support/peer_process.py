@@ -28,10 +28,11 @@ class Peer:
         size: int = SIZE,
         directory: str = "direct",
         config: dict[str, str] | None = None,
+        direct_write: bool = False,
         within: tuple[str, ...] = (),
         stderr: int | None = None,
     ) -> None:
-        """`within`: a command that runs another one somewhere, as `ip netns exec NAME`."""
+        """`direct_write`: of its regions. `within`: a command that runs another one somewhere, as `ip netns exec`."""
         flags = {
             "local_reads": local_reads,
             "listen": listen,
@@ -40,7 +41,7 @@ class Peer:
             "progress_timeout": "500ms",
             **(config or {}),
         }
-        options = msgspec.json.encode({"flags": flags, "size": size}).decode()
+        options = msgspec.json.encode({"flags": flags, "size": size, "direct_write": direct_write}).decode()
         self.process = subprocess.Popen(
             [*within, sys.executable, "-m", "support.peer_process", options],
             stdin=subprocess.PIPE,
@@ -48,9 +49,10 @@ class Peer:
             stderr=stderr,
             cwd=os.path.dirname(os.path.dirname(__file__)),
         )
-        self.address: str = self._read()["address"]
+        self.address: str = self.answer()["address"]
 
-    def _read(self) -> Any:
+    def answer(self) -> Any:
+        """Of the oldest `send` that was not answered."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -58,14 +60,14 @@ class Peer:
         return msgspec.json.decode(line)
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Does not wait for the answer; close the peer without asking again."""
+        """Does not wait for the answer; `answer` does, or the peer is closed without asking again."""
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode({"command": command, **arguments}) + b"\n")
         self.process.stdin.flush()
 
     def ask(self, command: str, **arguments: Any) -> Any:
         self.send(command, **arguments)
-        return self._read()
+        return self.answer()
 
     def stop(self) -> None:
         """SIGSTOP: alive, and does nothing."""
@@ -102,8 +104,9 @@ class _Commands:
         config = moontide.load_config(options["flags"], environ={})
         self.engine = moontide.Engine(config=config)
         self.heap = bytearray(options["size"])
-        self.heap_region = self.engine.register(self.heap, name="heap", writable=True)
-        self.arena = self.engine.allocate(options["size"], name="arena", writable=True)
+        leave = options["direct_write"]
+        self.heap_region = self.engine.register(self.heap, name="heap", writable=True, direct_write=leave)
+        self.arena = self.engine.allocate(options["size"], name="arena", writable=True, direct_write=leave)
         self.peer: Any = None
         self.publication: Any = None
 
@@ -163,9 +166,9 @@ class _Commands:
     def release(self, hold_id: str) -> None:
         self.peer.release(hold_id.encode(), timeout=5)
 
-    def start(self, op: str, length: int, urgent: bool = False) -> None:
-        """Copies between the heap here and the peer's."""
-        entries = [((self.heap_region, 0), self.peer.region("heap"), 0, length)]
+    def start(self, op: str, length: int, urgent: bool = False, region: str = "heap") -> None:
+        """Copies between the heap here and a region of the peer."""
+        entries = [((self.heap_region, 0), self.peer.region(region), 0, length)]
         self.started = time.monotonic()
         self.transfer = getattr(self.engine, op)(entries, urgent=urgent)
 
@@ -174,6 +177,13 @@ class _Commands:
         entries = [((self.arena, 0), self.peer.region("heap"), 0, length)]
         self.engine.read(entries, urgent=True).wait(20)
         return hashlib.sha256(self.arena.buffer[:length]).hexdigest()
+
+    def fork_a_sleeper(self) -> int:
+        """A child that does nothing, with copies of all descriptors; its pid."""
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        return pid
 
     def progress(self) -> dict[str, Any]:
         return {"done": self.transfer.done, "moved": self.transfer.nbytes_moved}

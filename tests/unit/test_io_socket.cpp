@@ -2,8 +2,13 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
+
+#include "io/leave.h"
 #include "io/socket_address.h"
 #include "unit/io_support.h"
 
@@ -309,6 +314,64 @@ TEST_CASE("a local peer is named by the kernel, with a pidfd") {
   CHECK(tcp.client->credentials().error().code == Code::kUnsupported);
   CHECK(tcp.client->peer_address() == tcp.listener->address());
   CHECK(tcp.server->peer_address() == tcp.client->local_address());
+}
+
+TEST_CASE("a leave is over when its holder ends it, whoever has copies of its descriptor, and when the holder dies") {
+  EpollReactor reactor;
+  SocketNetwork network(reactor);
+  int over = 0;
+  auto give = [&](pid_t holder) {
+    PeerCredentials credentials;
+    credentials.pid = holder;
+    credentials.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, holder, 0)));
+    REQUIRE(credentials.pidfd);
+    auto leave = network.give_leave(credentials, [&] { ++over; });
+    REQUIRE(leave);
+    return std::move(*leave);
+  };
+
+  SUBCASE("ended") {
+    NewLeave leave = give(getpid());
+    Fd copy(dup(leave.holders.get()));
+    auto held = std::make_unique<HeldLeave>(std::move(leave.holders));
+    CHECK_FALSE(run_until(reactor, [&] { return over > 0; }, 20 * kMillisecond));
+    held.reset();
+    CHECK(run_until(reactor, [&] { return over > 0; }));
+    CHECK_FALSE(run_until(reactor, [&] { return over > 1; }, 20 * kMillisecond));
+  }
+  SUBCASE("a child that ends does not end its parent's leave") {
+    NewLeave leave = give(getpid());
+    auto held = std::make_unique<HeldLeave>(std::move(leave.holders));
+    pid_t child = fork();
+    if (child == 0) {
+      held.reset();
+      _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+    CHECK_FALSE(run_until(reactor, [&] { return over > 0; }, 20 * kMillisecond));
+    held.reset();
+    CHECK(run_until(reactor, [&] { return over == 1; }));
+  }
+  SUBCASE("the holder dies") {
+    pid_t holder = fork();
+    if (holder == 0) {
+      pause();
+      _exit(0);
+    }
+    NewLeave leave = give(holder);
+    Fd copy(dup(leave.holders.get()));
+    leave.holders.reset();
+    CHECK_FALSE(run_until(reactor, [&] { return over > 0; }, 20 * kMillisecond));
+    kill(holder, SIGKILL);
+    CHECK(run_until(reactor, [&] { return over == 1; }));
+    waitpid(holder, nullptr, 0);
+  }
+  SUBCASE("the giver does not care any more") {
+    NewLeave leave = give(getpid());
+    leave.given.reset();
+    leave.holders.reset();
+    CHECK_FALSE(run_until(reactor, [&] { return over > 0; }, 20 * kMillisecond));
+  }
 }
 
 TEST_CASE("connecting: refused, malformed and foreign addresses end in a later turn with their cause") {

@@ -123,6 +123,19 @@ TEST_CASE("secret: both have it, over tcp and local sockets") {
   }
 }
 
+TEST_CASE("secret: a connection leaves by the address it was asked to, with and without one") {
+  for (std::string_view secret : {kSecret, std::string_view()}) {
+    Door door(secret);
+    SecureNetwork theirs(door.reactor, door.sockets, "engine", with_secret(secret));
+    std::string from;
+    theirs.connect_from("127.0.0.2:0", door.listener->address(), kSecond, [&](Result<std::unique_ptr<Stream>> stream) {
+      from = stream ? (*stream)->local_address() : stream.error().text();
+    });
+    REQUIRE(door.until([&] { return !from.empty(); }));
+    CHECK(from.starts_with("127.0.0.2:"));
+  }
+}
+
 TEST_CASE("secret: another one is refused at both sides, with the reason") {
   Door door;
   auto outcome = door.visit_with("another secret, longer");

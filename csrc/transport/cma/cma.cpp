@@ -11,7 +11,7 @@
 namespace moontide::transport {
 namespace {
 
-// process_vm_readv pins pages in batches; larger calls gain nothing and cannot be interrupted in between.
+// The calls pin pages in batches; larger ones gain nothing and cannot be interrupted in between.
 constexpr size_t kCallBytes = 1u << 20;
 constexpr size_t kCallPieces = 256;
 
@@ -54,19 +54,22 @@ class CmaEndpoint final : public Endpoint {
       outcome = fail(Code::kUnsupported, "the peer's pid names another process here");
     }
     usable_ = outcome.has_value();
+    peer_ = *hello;
     std::exchange(ready_, {})(std::move(outcome));
   }
 
   bool reaches(const RemoteRegion& remote, Op op) const override {
-    return usable_ && op == Op::kRead && remote.key(name()) != nullptr;
+    return usable_ && (op == Op::kRead || remote.leave) && remote.key(name()) != nullptr;
   }
 
   Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces) override {
-    if (op != Op::kRead) return fail(Code::kUnsupported, "cma only reads");
     uint64_t base;
     std::memcpy(&base, remote.key(name())->data(), sizeof base);
-    TRY_VOID(read_all(base, pieces));
-    TRY_VOID(check_alive());  // alive now: the pid was the peer's all the while
+    if (op == Op::kRead) {
+      TRY_VOID(read(base, pieces));
+    } else {
+      TRY_VOID(write(base, pieces));
+    }
     if (!generations_->is_current(remote.word, remote.generation)) {
       return fail(Code::kStale, "region " + std::to_string(remote.id) + " was unregistered meanwhile");
     }
@@ -85,8 +88,27 @@ class CmaEndpoint final : public Endpoint {
     return {};
   }
 
-  Result<> read_all(uint64_t base, std::span<const Piece> pieces) {
-    iovec local[kCallPieces], remote[kCallPieces];
+  // The peer's own random word, read last, says that the pid was the peer's all the while.
+  Result<> read(uint64_t base, std::span<const Piece> pieces) {
+    uint64_t word = 0;
+    TRY_VOID(copy_all(process_vm_readv, base, pieces, &word));
+    if (word != peer_.probe_value) return fail(Code::kPeerLost, "the peer's pid names another process now");
+    return {};
+  }
+
+  // A dead peer's pid may be another process by now, which must not be written to; alive afterwards, it was the peer's
+  // all the while.
+  Result<> write(uint64_t base, std::span<const Piece> pieces) {
+    TRY_VOID(check_alive());
+    TRY_VOID(copy_all(process_vm_writev, base, pieces, nullptr));
+    return check_alive();
+  }
+
+  using Call = decltype(&process_vm_readv);
+
+  // `word`: where the peer's word goes, behind the last byte; null: nowhere.
+  Result<> copy_all(Call call, uint64_t base, std::span<const Piece> pieces, uint64_t* word) {
+    iovec local[kCallPieces + 1], remote[kCallPieces + 1];
     size_t piece = 0;
     uint64_t done = 0;  // of the current piece
     while (piece < pieces.size()) {
@@ -99,20 +121,27 @@ class CmaEndpoint final : public Endpoint {
         ++count, bytes += n, done += n;
         if (done == at.length) ++piece, done = 0;
       }
-      TRY_VOID(read_call(local, remote, count, bytes));
+      if (word != nullptr && piece == pieces.size()) {
+        local[count] = {word, sizeof *word};
+        remote[count] = {reinterpret_cast<void*>(peer_.probe_address), sizeof *word};
+        ++count, bytes += sizeof *word;
+      }
+      TRY_VOID(copy_call(call, local, remote, count, bytes));
     }
     return {};
   }
 
-  Result<> read_call(iovec* local, iovec* remote, size_t count, size_t bytes) {
-    ssize_t got = process_vm_readv(pid_, local, count, remote, count, 0);
+  Result<> copy_call(Call call, iovec* local, iovec* remote, size_t count, size_t bytes) {
+    ssize_t got = call(pid_, local, count, remote, count, 0);
     if (got == static_cast<ssize_t>(bytes)) return {};
+    const int cause = errno;
+    TRY_VOID(check_alive());
     if (got >= 0)
       return fail(Code::kStale,
                   "the peer's memory ended after " + std::to_string(got) + " of " + std::to_string(bytes) + " bytes");
-    if (errno == ESRCH) return fail(Code::kPeerLost, "the peer process has ended");
-    if (errno == EFAULT) return fail(Code::kStale, "the peer's memory is not mapped any more");
-    return fail(Code::kUnsupported, std::string("process_vm_readv: ") + std::strerror(errno));
+    if (cause == ESRCH) return fail(Code::kPeerLost, "the peer process has ended");
+    if (cause == EFAULT) return fail(Code::kStale, "the peer's memory is not mapped any more");
+    return fail(Code::kUnsupported, std::string("process_vm_readv or writev: ") + std::strerror(cause));
   }
 
   LinkContext& link_;
@@ -120,6 +149,7 @@ class CmaEndpoint final : public Endpoint {
   const uint64_t* probe_word_;
   int pid_ = -1;
   io::Fd pidfd_;
+  Hello peer_;
   bool usable_ = false;
   std::move_only_function<void(Result<>)> ready_;
 };

@@ -17,7 +17,7 @@ struct ArenaKey {
   auto fields() { return std::tie(region, size); }
 };
 
-// The descriptor is the right to read all of the arena.
+// The descriptor is the right to read all of the arena, and to write it where its owner left that open.
 bool readable_arena(const memory::Region& region) {
   return region.arena && region.arena->fd() >= 0 && (region.access & memory::kReadable) != 0;
 }
@@ -59,14 +59,14 @@ class ShmEndpoint final : public Endpoint {
   }
 
   bool reaches(const RemoteRegion& remote, Op op) const override {
-    if (op != Op::kRead || remote.key(name()) == nullptr) return false;
+    if (remote.key(name()) == nullptr || (op == Op::kWrite && !remote.leave)) return false;
     std::shared_lock lock(mutex_);
     auto found = mappings_.find(remote.id);
-    return found != mappings_.end() && found->second->size() >= remote.length;
+    if (found == mappings_.end() || found->second->size() < remote.length) return false;
+    return op == Op::kRead || found->second->writable_data() != nullptr;
   }
 
   Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces) override {
-    if (op != Op::kRead) return fail(Code::kUnsupported, "shm only reads");
     std::shared_ptr<memory::Mapping> mapping;
     {
       std::shared_lock lock(mutex_);
@@ -77,7 +77,12 @@ class ShmEndpoint final : public Endpoint {
     }
     for (const Piece& piece : pieces) {
       if (!range_inside(piece.offset, piece.length, mapping->size())) return fail(Code::kDenied, "outside the arena");
-      memory::copy(piece.local, mapping->data() + piece.offset, piece.length);
+      if (op == Op::kWrite && mapping->writable_data() == nullptr) return fail(Code::kDenied, "the arena is sealed");
+      if (op == Op::kRead) {
+        memory::copy(piece.local, mapping->data() + piece.offset, piece.length);
+      } else {
+        memory::copy(mapping->writable_data() + piece.offset, piece.local, piece.length);
+      }
     }
     if (!generations_->is_current(remote.word, remote.generation)) {
       return fail(Code::kStale, "region " + std::to_string(remote.id) + " was unregistered meanwhile");
