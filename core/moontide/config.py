@@ -327,7 +327,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     spin_us: Annotated[int, _Count("microseconds that a waiter polls before it sleeps", 0, 10_000)] = 20
     tcp_streams: Annotated[int, _Count("data connections per peer", 1, 16)] = 1
     rails: Annotated[
-        tuple[str, ...], _Addresses("network devices to use together: where to listen on each; same order everywhere")
+        tuple[str, ...],
+        _Addresses(
+            "network devices to use together, in the same order everywhere: addresses, interface:port, or auto:port"
+        ),
     ] = ()
     local_reads: Annotated[
         str,

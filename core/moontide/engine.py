@@ -132,6 +132,14 @@ _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _never_freed: list[object] = []
 
 
+def _rails(config: Config) -> list[str]:
+    if not config.rails:
+        return []
+    from moontide.topology.rails import rail_addresses
+
+    return rail_addresses(config)
+
+
 def _access(readable: bool, writable: bool, direct_write: bool) -> int:
     if direct_write and not (readable and writable):
         raise Invalid("direct_write gives the memory itself: it has to be readable and writable")
@@ -167,7 +175,7 @@ class Engine(ObservedEngine):
             local_reads=config.local_reads,
             tcp_streams=config.tcp_streams,
             spin_us=config.spin_us,
-            rails=[listening_address(rail) for rail in config.rails],
+            rails=_rails(config),
             advertise=advertised(config, listen),
             access=access_of(config),
         )

@@ -50,6 +50,16 @@ def test_equal_devices_carry_equal_shares(op: str) -> None:
         assert 0.4 < share < 0.6
 
 
+@pytest.mark.parametrize("rails", ["cable0:0,cable1:0", "auto:0"])
+def test_devices_are_found_by_name_and_by_the_topology(rails: str) -> None:
+    with TwoHosts([800, 800]) as hosts:
+        owner, reader = (hosts.engine(host, size=SIZE, rails=rails) for host in "ba")
+        reader.ask("open", address=owner.address)
+        before = reader.ask("stats")
+        _copy(owner, reader, "read", 1)
+        assert 0.2 < _share(before, reader.ask("stats"), "tcp.1") < 0.8
+
+
 def test_unequal_devices_share_in_proportion_to_what_they_deliver() -> None:
     with TwoHosts([900, 300]) as hosts:
         owner, reader = _pair(hosts)

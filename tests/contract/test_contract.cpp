@@ -316,5 +316,31 @@ TEST_CASE("contract: many transfers at a time in both directions, all exact") {
   });
 }
 
+TEST_CASE("contract: the far end of a copy within one engine is in use until the copy is quiet") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    if (!scene.pair->one_engine()) return;
+    for (uint32_t op : {kRead, kWrite}) {
+      auto theirs = scene.pair->allocate(scene.pair->owner(), 4096, kReadable | kWritable, "another");
+      const uint64_t handle = scene.pair->handle(scene.link, theirs);
+      engine::TransferOptions options;
+      options.caller_copies = true;
+      auto transfer = scene.pair->reader().submit(
+          std::vector<Record>{{op, 0, reinterpret_cast<uint64_t>(scene.ours->address), handle, 0, 4096}},
+          std::move(options));
+      REQUIRE(transfer);
+      auto work = (*transfer)->take_work();
+      REQUIRE(work);
+      bool quiet = false;
+      REQUIRE(scene.pair->owner().remove_region(theirs->id, [&] { quiet = true; }));
+      scene.pair->run_for(kMillisecond);
+      CHECK_FALSE(quiet);
+      (*transfer)->finish_work(*work, work->run());
+      CHECK(quiet);
+      CHECK((*transfer)->results()[0] == Code::kStale);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace moontide::contract

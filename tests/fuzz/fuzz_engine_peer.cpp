@@ -16,11 +16,25 @@ namespace moontide::fuzz {
 namespace {
 
 constexpr size_t kSize = 4096;
-constexpr uint16_t kTypes[] = {
-    wire::kProbe,       wire::kHello,           wire::kDataStream, wire::kRegions,   wire::kRegionGone,
-    wire::kReady,       wire::kTransport,       wire::kFence,      wire::kPull,      wire::kPullCancel,
-    wire::kPing,        wire::kResume,          wire::kBye,        wire::kHoldClaim, wire::kHoldRenew,
-    wire::kHoldRelease, wire::kApplicationFirst};
+constexpr uint16_t kTypes[] = {wire::kProbe,
+                               wire::kHello,
+                               wire::kDataStream,
+                               wire::kRegions,
+                               wire::kRegionGone,
+                               wire::kReady,
+                               wire::kTransport,
+                               wire::kFence,
+                               wire::kPull,
+                               wire::kPullCancel,
+                               wire::kPing,
+                               wire::kResume,
+                               wire::kBye,
+                               wire::kHoldClaim,
+                               wire::kHoldRenew,
+                               wire::kHoldRelease,
+                               wire::kNotify,
+                               wire::kLeave,
+                               wire::kApplicationFirst};
 
 class Scene {
  public:

@@ -13,11 +13,12 @@ using namespace wire;
 
 template <class... T>
 struct List {};
-using Messages = List<Probe, ProbeReply, Hello, HelloReply, DataStreamHello, Regions, RegionGone, Ready,
-                      TransportMessage, Fence, Pull, PullCancel, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome,
-                      NodeHello, NodeWelcome, Inventory, InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply,
-                      PutEnd, PutRevoke, Codes, Keys, LocateReply, ListRequest, ListReply, PoolStatsReply, StorePull,
-                      StorePullReply, Resume, Resumed, ChallengeHello, ChallengeReply, ChallengeProof>;
+using Messages =
+    List<Probe, ProbeReply, Hello, HelloReply, DataStreamHello, Regions, RegionGone, Ready, TransportMessage, Fence,
+         Pull, PullCancel, Leave, Notify, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome, NodeHello,
+         NodeWelcome, Inventory, InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply, PutEnd, PutRevoke,
+         Codes, Keys, LocateReply, ListRequest, ListReply, PoolStatsReply, StorePull, StorePullReply, Resume, Resumed,
+         ChallengeHello, ChallengeReply, ChallengeProof>;
 
 template <class T>
 void check(ByteView bytes) {

@@ -57,10 +57,11 @@ class TwoHosts:
         for host in self._names.values():
             subprocess.run(["ip", "netns", "del", host], check=False, capture_output=True)
 
-    def engine(self, host: str, *, size: int) -> Peer:
-        """A process on `host` whose engine has a rail on each cable."""
+    def engine(self, host: str, *, size: int, rails: str | None = None) -> Peer:
+        """A process on `host` whose engine has a rail on each cable, or those that `rails` says."""
         number = "ab".index(host) + 1
-        rails = ",".join(f"10.77.{i}.{number}:0" for i in range(len(self.mbit)))
+        if rails is None:
+            rails = ",".join(f"10.77.{i}.{number}:0" for i in range(len(self.mbit)))
         config = {"rails": rails if len(self.mbit) > 1 else "", "insecure_listen": "true"}
         within = ("ip", "netns", "exec", self._names[host])
         peer = Peer(listen=f"10.77.0.{number}:0", size=size, config=config, within=within)

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from moontide.cli.main import main
-from moontide.config import load_config
-from moontide.errors import Invalid, NotFound
-from moontide.topology import Topology, discover, record
+from moontide.config import Config, load_config
+from moontide.errors import Invalid, NotFound, Unavailable
+from moontide.topology import Topology, discover, rails, record
 from moontide.topology.drawing import draw
 from moontide.topology.words import cpu_ranges, size_text, speed_text
 
@@ -219,3 +219,21 @@ def test_words() -> None:
     assert cpu_ranges([]) == ""
     assert (size_text(1 << 30), size_text(512 << 20)) == ("1.0 GiB", "512 MiB")
     assert (speed_text(2500), speed_text(0)) == ("2.5 Gb/s", "speed not known")
+
+
+def test_rails_may_be_addresses_or_interfaces() -> None:
+    assert rails.rail_addresses(Config(rails=("127.0.0.1:7801", "lo:0", "[::1]:7802"))) == [
+        "127.0.0.1:7801",
+        "127.0.0.1:0",
+        "[::1]:7802",
+    ]
+    with pytest.raises(Unavailable, match="cannot be resolved"):
+        rails.rail_addresses(Config(rails=("no-such-interface:0",)))
+
+
+def test_auto_rails_need_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = discover(fixture=FIXTURES / "laptop.txt")
+    monkeypatch.setattr(rails, "discover", lambda _: alone)
+    monkeypatch.setattr(rails, "_address_of", lambda _: None)
+    with pytest.raises(Invalid, match="no network interface with an IPv4 address"):
+        rails.rail_addresses(Config(rails=("auto:0",)))
