@@ -80,7 +80,7 @@ def test_bytes_that_nobody_sends(target: Target) -> None:
 def test_a_crowd_that_says_nothing(target: Target) -> None:
     assert target.serves()
     before = hostile.resident_bytes(target.pid)
-    crowd = hostile.crowd(target.address, 4000)
+    crowd = hostile.crowd(target.address, 10_000)
     assert wait_for(target.serves, 30, "service beside the crowd")
     assert hostile.resident_bytes(target.pid) - before < ROOM
     # nobody stays for long
