@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from moontide.directory import Names
+from support import hostile
 from support.directory_servers import MasterServer
 from support.waiting import wait_for
 
@@ -27,18 +27,6 @@ def master(tmp_path: Path) -> Iterator[MasterServer]:
     made = MasterServer(tmp_path)
     yield made
     made.kill()
-
-
-@contextlib.contextmanager
-def descriptors(count: int) -> Iterator[int]:
-    """How many of `count` this process may open meanwhile."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = count + 200 if before[1] == resource.RLIM_INFINITY else min(count + 200, before[1])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, before[0]), before[1]))
-    try:
-        yield min(count, most - 200)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def memory_bytes(pid: int) -> int:
@@ -56,7 +44,7 @@ def test_half_open_connections_take_nobodys_place(master: MasterServer) -> None:
     names = Names(master.url, timeout=20)
     published = names.publish("decode", "127.0.0.1:1", INSTANCE, ttl=60).record
     before = memory_bytes(master.process.pid)
-    with contextlib.ExitStack() as open_ones, descriptors(CONNECTIONS) as count:
+    with contextlib.ExitStack() as open_ones, hostile.descriptors(CONNECTIONS) as count:
         for number in range(count):
             connection = open_ones.enter_context(dial(master))
             with contextlib.suppress(OSError):

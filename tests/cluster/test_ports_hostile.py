@@ -21,6 +21,7 @@ from support.waiting import wait_for
 pytestmark = pytest.mark.cluster
 
 ROOM = 160 << 20  # more than this no crowd may cost
+CROWD = 10_000
 
 
 @dataclass
@@ -57,6 +58,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     if guard == "tls":
         flags |= Authority(tmp_path).issue("everybody")
     with ExitStack() as stack:
+        stack.enter_context(hostile.descriptors(CROWD))  # the target has as many
         if kind == "engine":
             peer = stack.enter_context(Peer(size=1 << 20, config=flags))
             address, pid = peer.address, peer.process.pid
@@ -80,7 +82,7 @@ def test_bytes_that_nobody_sends(target: Target) -> None:
 def test_a_crowd_that_says_nothing(target: Target) -> None:
     assert target.serves()
     before = hostile.resident_bytes(target.pid)
-    crowd = hostile.crowd(target.address, 10_000)
+    crowd = hostile.crowd(target.address, CROWD)
     assert wait_for(target.serves, 30, "service beside the crowd")
     assert hostile.resident_bytes(target.pid) - before < ROOM
     # nobody stays for long

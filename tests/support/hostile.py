@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 MAGIC = 0x314D544D
 REQUEST = 1
@@ -57,6 +58,18 @@ def assault(address: str, seed: int) -> int:
     for stranger in kept:
         stranger.close()
     return count
+
+
+@contextmanager
+def descriptors(count: int) -> Iterator[int]:
+    """How many of `count` this process, and those that it starts meanwhile, may open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count + 200 if before[1] == resource.RLIM_INFINITY else min(count + 200, before[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, before[0]), before[1]))
+    try:
+        yield min(count, most - 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def crowd(address: str, count: int) -> list[socket.socket]:
