@@ -110,8 +110,8 @@ Result<memory::RegionRef> Engine::add_region(std::byte* address, uint64_t length
     return std::unexpected(attached.error());
   }
   for (auto& [number, link] : links_) {
-    link->region_added(*region);
     leaves_.give(*link, region);
+    link->region_added(*region);
   }
   return region;
 }

@@ -80,8 +80,8 @@ void Link::start(std::move_only_function<void(Result<>)> ready) {
   }
   pull_ = std::make_shared<PullEndpoint>(*this);
   scheduler_.add(pull_).ready = true;  // not one of those that are chosen by their order
-  send_regions(regions);
   for (const auto& [id, region] : registry().all()) engine_.leaves().give(*this, region);
+  send_regions(regions);
   settled_one();
 }
 
@@ -197,6 +197,7 @@ void Link::add_regions(const wire::Regions& message) {
     forget_region(info.id);
     chunks_ += chunks_of(*region);
     if (chunks_ > kChunksInAllMax) return close({Code::kOverloaded, "the peer announces too many keys"});
+    use_leave(*region);
     regions_[info.id] = std::move(region);
   }
 }
@@ -213,11 +214,15 @@ void Link::forget_region(uint32_t id) {
 
 // What is not taken is closed, and so given back.
 void Link::take_leave(const wire::Leave& message, std::vector<io::Fd> fds) {
-  auto found = regions_.find(message.region);
-  if (found == regions_.end() || !same_host() || fds.size() != 1 || leaves_ >= kLeavesMax) return;
-  transport::RemoteRegion& region = *found->second;
-  if (region.generation != message.generation || (region.access & memory::kDirect) == 0 || region.leave) return;
-  region.leave = std::make_shared<io::HeldLeave>(std::move(fds[0]));
+  const bool room = leaves_ + early_leaves_.size() < kLeavesMax;
+  if (!same_host() || fds.size() != 1 || !room || regions_.contains(message.region)) return;
+  early_leaves_[message.region] = {message.generation, std::make_shared<io::HeldLeave>(std::move(fds[0]))};
+}
+
+void Link::use_leave(transport::RemoteRegion& region) {
+  auto early = early_leaves_.extract(region.id);
+  if (!early || early.mapped().first != region.generation || (region.access & memory::kDirect) == 0) return;
+  region.leave = std::move(early.mapped().second);
   ++leaves_;
 }
 
@@ -430,6 +435,7 @@ void Link::close(Error cause) {
 void Link::over(const Error& cause) {
   if (std::exchange(told_over_, true)) return;
   for (auto& [id, region] : regions_) give_back(*region);
+  early_leaves_.clear();
   engine_.link_closed(*this, cause);
   if (ready_) std::exchange(ready_, {})(std::unexpected(cause));
   for (auto& callback : std::exchange(closed_callbacks_, {})) callback(cause);

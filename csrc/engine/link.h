@@ -117,6 +117,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   void forget_region(uint32_t id);
   void give_back(transport::RemoteRegion& region);
   void take_leave(const wire::Leave& message, std::vector<io::Fd> fds);
+  void use_leave(transport::RemoteRegion& region);
   transport::Endpoint* endpoint(std::string_view name);
 
   Engine& engine_;
@@ -136,7 +137,10 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   std::move_only_function<void(Result<>)> ready_;
   std::map<uint32_t, transport::RemoteRegionRef> regions_;
   size_t chunks_ = 0;  // of their keys
-  size_t leaves_ = 0;  // that the peer gave
+  // Leaves that the peer gave for regions that it has not told of yet: generation, leave. They come first, so that
+  // whoever sees a region may write it.
+  std::map<uint32_t, std::pair<uint64_t, std::shared_ptr<io::HeldLeave>>> early_leaves_;
+  size_t leaves_ = 0;  // that the peer gave for others
   std::vector<std::move_only_function<void(const Error&)>> closed_callbacks_;
 };
 

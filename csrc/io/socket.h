@@ -32,7 +32,7 @@ struct SocketCounters {
 
 // What streams of one network share: the place where small reads land before they are handed to the sink.
 struct SocketShared {
-  static constexpr size_t kLookaheadBytes = 64u << 10;
+  static constexpr size_t kLookaheadBytes = 16u << 10;  // what lands here is copied once more
   SocketOptions options;
   SocketCounters counters;
   std::unique_ptr<std::byte[]> lookahead = std::make_unique<std::byte[]>(kLookaheadBytes);
