@@ -19,15 +19,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.cases import MEDIA, WAITS, submission_case, transfer_cases
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
+from harness.imports import import_row
 from harness.limits import LimitRuns, LimitTurn, loops_seen
-from harness.rows import Results, plain_row, submission_rows, table, transfer_rows
+from harness.rows import Results, submission_rows, table, transfer_rows
 from harness.turns import Contestant, Memories, Turn, run_turn
 from harness.watch import ForeignCpu, machine
 
@@ -156,27 +156,6 @@ class Run:
             "log": self.log,
             "loops": {medium: loops_seen(runs) for medium, runs in self.results.limits.items()},
         }
-
-
-def import_row(python: Path, repeats: int) -> dict[str, Any]:
-    """CPU of `import moontide` over that of a bare start, and whether it dragged in what it must not."""
-
-    def cpu_ms(statement: str) -> float:
-        process = subprocess.Popen([str(python), "-c", statement])
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            raise SetupError(f"{statement!r} failed")
-        return (usage.ru_utime + usage.ru_stime) * 1e3
-
-    pairs = [(cpu_ms("import moontide"), cpu_ms("pass")) for _ in range(repeats + 1)][1:]
-    value = median(imported - bare for imported, bare in pairs)
-    row = plain_row("import moontide", "CPU", "ms", float(f"{value:.3g}"), 100.0, {})
-    heavy = "import moontide, sys; sys.exit(', '.join({'torch', 'numpy', 'aiohttp'} & set(sys.modules)) or 0)"
-    done = subprocess.run([str(python), "-c", heavy], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        row["notes"].append(f"import moontide also loads {done.stderr.strip()}")
-    return row
 
 
 def transfer(options: argparse.Namespace) -> None:

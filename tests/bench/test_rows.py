@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.cases import MEDIA, MIB, WAITS, Case, submission_case, transfer_cases
+from harness.imports import import_row
 from harness.limits import LimitRuns, LimitTurn, loops_for, shape_arguments
 from harness.rows import Results, on_medium, row, submission_rows, table, transfer_rows
 from harness.turns import Turn
@@ -158,3 +160,10 @@ def test_entries_that_lie_side_by_side_are_one_piece_for_a_bare_loop() -> None:
     shuffled = next(case for case in CASES if case.name == "read 4 KiB x 1024, scattered")
     assert shape_arguments(straight)[:2] == [str(4 * MIB), "1"]
     assert shape_arguments(shuffled)[:2] == ["4096", "1024"]
+
+
+def test_the_import_row_is_the_cost_over_a_bare_start() -> None:
+    got = import_row(Path(sys.executable), 2)
+    assert set(got) >= REQUIRED
+    assert 0 < got["moontide"] < 10 * got["target"]
+    assert got["notes"] == []
