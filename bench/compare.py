@@ -18,16 +18,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness.cases import MEDIA, WAITS, submission_case, transfer_cases
+from harness.cases import MEDIA, WAITS, Case, submission_case, threaded_cases, transfer_cases
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
 from harness.imports import import_row
 from harness.limits import LimitRuns, LimitTurn, loops_seen
-from harness.rows import Results, submission_rows, table, transfer_rows
+from harness.rows import Results, best_path_rows, submission_rows, table, transfer_rows
 from harness.turns import Contestant, Memories, Turn, run_turn
 from harness.watch import ForeignCpu, machine
 
@@ -66,7 +67,7 @@ def contestants(only: set[str]) -> list[Contestant]:
         for medium, tls in (("memory", {}), ("tcp", {"UCX_TLS": "tcp"})):
             settings = {**_NIXL_SETTINGS, **tls}
             out += [Contestant("nixl", "nixl_transfer.py", python, medium, wait, settings) for wait in WAITS]
-    return out
+    return out + [replace(c, variant="threads") for c in out if c.wait == "poll"]
 
 
 def _last_line(text: str) -> str:
@@ -78,8 +79,8 @@ class Run:
 
     def __init__(self, quick: bool, turns: int, only: set[str], build: Path) -> None:
         self.quick, self.rounds = quick, turns
-        self.cases = transfer_cases(quick)
         self.submission = submission_case(quick)
+        self.cases: dict[str, list[Case]] = {"": transfer_cases(quick), "threads": threaded_cases(quick)}
         self.contestants = contestants(only)
         programs = compile_limits(Path(__file__).resolve().parent / "limits", build) if "limits" in only else {}
         names = {"shm": "copy", "cma": "cma", "tcp": "tcp"}
@@ -97,10 +98,10 @@ class Run:
 
     def _contestant_turn(self, c: Contestant, memories: Memories) -> None:
         began = time.monotonic()
-        extra = [self.submission] if (c.medium, c.wait) == ("tcp", "poll") else []
+        extra = [self.submission] if (c.medium, c.wait, c.variant) == ("tcp", "poll", "") else []
         tried: list[Turn] = []
         while len(tried) <= REPEATS_MAX:
-            turn = run_turn(c, [*self.cases, *extra], memories, TURN_LIMIT_S)
+            turn = run_turn(c, [*self.cases[c.variant], *extra], memories, TURN_LIMIT_S)
             tried.append(turn)
             if turn.error or turn.foreign <= FOREIGN_MAX:
                 break
@@ -115,7 +116,7 @@ class Run:
         tried: list[tuple[float, LimitTurn]] = []
         while len(tried) <= REPEATS_MAX:
             watch = ForeignCpu({os.getpid()})
-            turn = limit.turn(self.cases, TURN_LIMIT_S)
+            turn = limit.turn(self.cases[""], TURN_LIMIT_S)
             tried.append((watch.share(), turn))
             if tried[-1][0] <= FOREIGN_MAX:
                 break
@@ -136,7 +137,9 @@ class Run:
             memories.close()
 
     def rows(self) -> list[dict[str, Any]]:
-        return transfer_rows(self.results, self.cases) + submission_rows(self.results, self.submission)
+        cases = self.cases[""]
+        rows = transfer_rows(self.results, cases + self.cases["threads"]) + best_path_rows(self.results, cases)
+        return rows + submission_rows(self.results, self.submission)
 
     def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         versions: dict[str, str] = {}
@@ -160,7 +163,7 @@ class Run:
 
 def transfer(options: argparse.Namespace) -> None:
     only = set(options.only.split(",")) if options.only else {"moontide", "mooncake", "nixl", "limits"}
-    rounds = options.turns or (2 if options.quick else 6)
+    rounds = options.turns or (2 if options.quick else 5)
     with tempfile.TemporaryDirectory(prefix="moontide-bench-") as build:
         run = Run(options.quick, rounds, only, Path(build))
         if options.quick:

@@ -23,8 +23,9 @@ class Moontide(Contestant):
     name = "moontide"
 
     def __init__(self, plan: dict[str, Any], source: Memory, sink: Memory) -> None:
-        # The initiator polls in both waits.
-        spin_us = _SPIN_US["poll" if plan["role"] == "initiator" else plan["wait"]]
+        # The initiator polls in both waits; where its threads share a core, who waits leaves it to the other.
+        mine = "sleep" if plan["variant"] == "threads" else "poll"
+        spin_us = _SPIN_US[mine if plan["role"] == "initiator" else plan["wait"]]
         self._medium = plan["medium"]
         self._engine = moontide.Engine(config=Config(local_reads=_LOCAL_READS[self._medium], spin_us=spin_us))
         if self._medium == "shm":
