@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness.cases import MEDIA, WAITS, Case, submission_case, threaded_cases, transfer_cases
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
 from harness.imports import import_row
+from harness.innocent import MEDIA as INNOCENT_MEDIA
+from harness.innocent import InnocentTurn, innocent_rows, innocent_turn
 from harness.limits import LimitRuns, LimitTurn, loops_seen
 from harness.rows import Results, best_path_rows, submission_rows, table, transfer_rows
 from harness.turns import Contestant, Memories, Turn, run_turn
@@ -85,6 +87,8 @@ class Run:
         programs = compile_limits(Path(__file__).resolve().parent / "limits", build) if "limits" in only else {}
         names = {"shm": "copy", "cma": "cma", "tcp": "tcp"}
         self.results = Results(limits={m: LimitRuns(m, programs[names[m]]) for m in MEDIA if names[m] in programs})
+        self.innocent = list(INNOCENT_MEDIA) if "moontide" in only else []
+        self.innocent_turns: list[InnocentTurn] = []
         self.log: list[dict[str, Any]] = []
 
     def _note(self, label: str, foreign: list[float], began: float, error: str = "") -> None:
@@ -124,10 +128,23 @@ class Run:
         limit.accept(chosen)
         self._note(f"limit {limit.medium}", [foreign for foreign, _ in tried], began, "; ".join(chosen.errors))
 
+    def _innocent_turn(self, medium: str) -> None:
+        began = time.monotonic()
+        tried: list[InnocentTurn] = []
+        while len(tried) <= REPEATS_MAX:
+            tried.append(innocent_turn(project_python(), medium, 0.2 if self.quick else 0.5, TURN_LIMIT_S))
+            if tried[-1].error or tried[-1].foreign <= FOREIGN_MAX:
+                break
+        complete = [turn for turn in tried if not turn.error]
+        chosen = min(complete, key=lambda turn: turn.foreign) if complete else tried[-1]
+        self.innocent_turns.append(chosen)
+        self._note(f"innocent {medium}", [turn.foreign for turn in tried], began, chosen.error)
+
     def run(self) -> None:
         memories = Memories()
         steps: list[Callable[[], None]] = [lambda c=c: self._contestant_turn(c, memories) for c in self.contestants]  # type: ignore[misc]
         steps += [lambda limit=limit: self._limit_turn(limit) for limit in self.results.limits.values()]  # type: ignore[misc]
+        steps += [lambda medium=medium: self._innocent_turn(medium) for medium in self.innocent]  # type: ignore[misc]
         try:
             for k in range(self.rounds):
                 print(f"round {k + 1} of {self.rounds}", flush=True)
@@ -139,7 +156,8 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         cases = self.cases[""]
         rows = transfer_rows(self.results, cases + self.cases["threads"]) + best_path_rows(self.results, cases)
-        return rows + submission_rows(self.results, self.submission)
+        rows += submission_rows(self.results, self.submission)
+        return rows + (innocent_rows(self.innocent_turns) if self.innocent else [])
 
     def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         versions: dict[str, str] = {}
