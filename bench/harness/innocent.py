@@ -196,15 +196,14 @@ def innocent_turn(python: Path, medium: str, seconds: float, limit_s: float) -> 
 
 
 def innocent_rows(turns: list[InnocentTurn]) -> list[dict[str, Any]]:
-    """One per medium and misbehaviour; the median over the turns."""
+    """p99 of the innocent peer's writes over that without the other one: per medium and misbehaviour, medians."""
     out = []
     for medium in MEDIA:
         complete = [turn for turn in turns if turn.medium == medium and not turn.error]
         for name in misbehaviours(medium):
             ratios = [turn.ratios[name] for turn in complete]
             value = float(f"{median(ratios):.3g}") if ratios else None
-            case = f"p99 of an innocent peer's 4 KiB writes, {name}"
-            row = plain_row(case, "ratio", "x baseline", value, TARGET, {}, medium)
+            row = plain_row(f"innocent peer, {name}", "p99", "x alone", value, TARGET, {}, medium)
             row["turns"] = {"moontide": len(ratios)}
             if complete:
                 baseline = median(turn.baseline_us for turn in complete)

@@ -149,9 +149,9 @@ def _waits_of(case: Case) -> list[tuple[str, ...]]:
 
 
 def with_target(row: dict[str, Any], target: float | None, words: str) -> dict[str, Any]:
-    """The row, and what it is to reach; `met` is unknown where a figure is missing."""
+    """The row, and what it is to reach; `met` is unknown where a figure is missing or void."""
     value = row["moontide"]
-    known = target is not None and value is not None
+    known = target is not None and value is not None and not row["void"]
     met = (value <= target if row["better"] == "lower" else value >= target) if known else None
     return {**row, "target": _rounded(target), "target_is": words, "met": met}
 

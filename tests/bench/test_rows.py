@@ -11,7 +11,7 @@ import pytest
 from harness.cases import GIB, MEDIA, MIB, WAITS, Case, submission_case, threaded_cases, transfer_cases
 from harness.imports import import_row
 from harness.limits import LimitRuns, LimitTurn, loops_for, shape_arguments
-from harness.rows import Results, best_path_rows, on_medium, row, submission_rows, table, transfer_rows
+from harness.rows import Results, best_path_rows, on_medium, row, submission_rows, table, transfer_rows, with_target
 from harness.turns import Turn
 
 CASES = transfer_cases(quick=False)
@@ -168,6 +168,7 @@ def test_each_by_its_best_path_has_the_targets(nixl: float | None, moontide: flo
     got = next(r for r in best_path_rows(results, CASES) if r["case"].startswith("read 1 MiB x 64"))
     assert (got["medium"], got["met"], got["limit_loop"]) == ("best", met, "b")
     assert got["target"] == (pytest.approx(1.7 * got["peers"]["nixl"], rel=1e-3) if nixl else None)
+    assert with_target({**got, "void": True}, 1.0, "1")["met"] is None
     assert got["peers"]["mooncake"] is not None
     single = next(r for r in best_path_rows(results, CASES) if r["case"].startswith("read one 4 KiB"))
     assert (single["target"], single["met"]) == (2.0, None)
