@@ -24,7 +24,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness.cases import MEDIA, WAITS, Case, submission_case, threaded_cases, transfer_cases
+from harness.cases import (
+    LEAVE_MEDIA,
+    MEDIA,
+    WAITS,
+    Case,
+    leave_cases,
+    submission_case,
+    threaded_cases,
+    transfer_cases,
+)
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
 from harness.imports import import_row
 from harness.innocent import MEDIA as INNOCENT_MEDIA
@@ -69,7 +78,9 @@ def contestants(only: set[str]) -> list[Contestant]:
         for medium, tls in (("memory", {}), ("tcp", {"UCX_TLS": "tcp"})):
             settings = {**_NIXL_SETTINGS, **tls}
             out += [Contestant("nixl", "nixl_transfer.py", python, medium, wait, settings) for wait in WAITS]
-    return out + [replace(c, variant="threads") for c in out if c.wait == "poll"]
+    threads = [replace(c, variant="threads") for c in out if c.wait == "poll"]
+    leave = [replace(c, variant="leave") for c in out if c.name == "moontide" and c.medium in LEAVE_MEDIA]
+    return out + threads + leave
 
 
 def _last_line(text: str) -> str:
@@ -82,7 +93,11 @@ class Run:
     def __init__(self, quick: bool, turns: int, only: set[str], build: Path) -> None:
         self.quick, self.rounds = quick, turns
         self.submission = submission_case(quick)
-        self.cases: dict[str, list[Case]] = {"": transfer_cases(quick), "threads": threaded_cases(quick)}
+        self.cases: dict[str, list[Case]] = {
+            "": transfer_cases(quick),
+            "threads": threaded_cases(quick),
+            "leave": leave_cases(quick),
+        }
         self.contestants = contestants(only)
         programs = compile_limits(Path(__file__).resolve().parent / "limits", build) if "limits" in only else {}
         names = {"shm": "copy", "cma": "cma", "tcp": "tcp"}
@@ -154,8 +169,9 @@ class Run:
             memories.close()
 
     def rows(self) -> list[dict[str, Any]]:
-        cases = self.cases[""]
-        rows = transfer_rows(self.results, cases + self.cases["threads"]) + best_path_rows(self.results, cases)
+        cases, leave = self.cases[""], self.cases["leave"]
+        rows = transfer_rows(self.results, cases + self.cases["threads"])
+        rows += transfer_rows(self.results, leave, LEAVE_MEDIA) + best_path_rows(self.results, cases + leave)
         rows += submission_rows(self.results, self.submission)
         return rows + (innocent_rows(self.innocent_turns) if self.innocent else [])
 

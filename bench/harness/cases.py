@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 KIB = 1024
@@ -12,6 +12,7 @@ GIB = 1024 * MIB
 # Each of the four memories of a turn. The windows of a case that goes beyond the caches lie one after the other in it.
 POOL_BYTES = 256 * MIB
 MEDIA = ("shm", "cma", "tcp")
+LEAVE_MEDIA = ("shm", "cma")  # where one process can write another one's memory
 WAITS = ("poll", "sleep")
 OPS = ("read", "write")
 
@@ -34,6 +35,7 @@ class Case:
     kind: str = "transfer"
     threads: int = 1  # of the initiator, all at once, each with a batch and a window of its own
     like: str = ""  # the case whose bare loops bound this one as well, by their rate
+    plain: str = ""  # the case of the peers to compare with, where this one is only the project's
 
     @property
     def nbytes(self) -> int:
@@ -93,6 +95,12 @@ def threaded_cases(quick: bool) -> list[Case]:
             name = f"{shape}, 2 threads"
             out.append(_case(quick, op, name, size, count, 2, threads=2, like=f"{op} {shape}"))
     return out
+
+
+def leave_cases(quick: bool) -> list[Case]:
+    """Writes into memory whose owner lets peers of its host write it themselves (`direct_write`)."""
+    writes = [case for case in transfer_cases(quick) if case.op == "write"]
+    return [replace(c, name=f"{c.name}, by leave", like=c.like or c.name, plain=c.name) for c in writes]
 
 
 def submission_case(quick: bool) -> Case:

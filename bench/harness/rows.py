@@ -29,7 +29,8 @@ class Results:
     limits: dict[str, LimitRuns] = field(default_factory=dict)
 
     def of(self, key: Key, case: Case) -> list[dict[str, Any]]:
-        return [turn.cases[case.name] for turn in self.turns.get(key, []) if case.name in turn.cases]
+        name = case.plain if case.plain and key[0] != "moontide" else case.name
+        return [turn.cases[name] for turn in self.turns.get(key, []) if name in turn.cases]
 
 
 def on_medium(medium: str, result: dict[str, Any]) -> bool:
@@ -131,9 +132,9 @@ def beats(value: float | None, limit: float, better: str) -> bool:
     return value > limit * VOID_ABOVE if better == "higher" else value * VOID_ABOVE < limit
 
 
-def transfer_rows(results: Results, cases: list[Case]) -> list[dict[str, Any]]:
+def transfer_rows(results: Results, cases: list[Case], media: tuple[str, ...] = MEDIA) -> list[dict[str, Any]]:
     out = []
-    for medium in MEDIA:
+    for medium in media:
         for case in cases:
             samples = ("p50_us", "p99_us") if case.single else ("p50_us",)
             for waits in _waits_of(case):
@@ -162,7 +163,7 @@ def best_path_rows(results: Results, cases: list[Case]) -> list[dict[str, Any]]:
     for case in cases:
         if case.single:
             target, words = _SINGLE_TARGET_US, f"{_SINGLE_TARGET_US:g} us"
-        elif case.name == f"{case.op} 1 MiB x 64":
+        elif (case.plain or case.name) == f"{case.op} 1 MiB x 64":
             target, words = None, f"{_BULK_TARGET} x nixl"
         else:
             continue

@@ -34,7 +34,7 @@ class Contestant:
     medium: str  # the bytes' way, to be proven
     wait: str
     settings: dict[str, str] = field(default_factory=dict)
-    variant: str = ""  # which cases it runs: "" or "threads"
+    variant: str = ""  # which cases it runs: "", "threads" or "leave"
 
     @property
     def label(self) -> str:

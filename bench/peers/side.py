@@ -60,6 +60,10 @@ class Contestant:
         """What the other side must know of this one (JSON)."""
         return {}
 
+    def landing(self) -> str:
+        """A file to map where writes into this process land, if that is not the sink."""
+        return ""
+
     def connect(self, other: dict[str, Any]) -> None:
         """Takes the other side's hello."""
 
@@ -308,9 +312,19 @@ class Initiator:
         return out
 
 
+def _mapped(path: str, nbytes: int) -> Memory:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return Memory(fd, nbytes)
+    finally:
+        os.close(fd)
+
+
 def _run_initiator(plan: dict[str, Any], make: type[Contestant], channel: Channel, memory: dict[str, Memory]) -> None:
     contestant = make(plan, memory["initiator_source"], memory["initiator_sink"])
     other = channel.ask({**contestant.hello(), "pid": os.getpid()})
+    if other["landing"]:
+        memory["target_sink"] = _mapped(other["landing"], plan["pool"])
     initiator = Initiator(plan, contestant, channel, other["pid"])
     initiator.spin_target()
     contestant.connect(other)
@@ -334,7 +348,10 @@ def _run_target(plan: dict[str, Any], make: type[Contestant], channel: Channel, 
     contestant = make(plan, memory["target_source"], memory["target_sink"])
     board = Memory(plan["board"], mmap.PAGESIZE).words
     other = channel.receive()
-    channel.send({**contestant.hello(), "pid": os.getpid()})
+    landing = contestant.landing()
+    if landing:
+        memory["target_sink"] = _mapped(landing, plan["pool"])
+    channel.send({**contestant.hello(), "pid": os.getpid(), "landing": landing})
     contestant.connect(other)
     polls = plan["wait"] == "poll"
     while True:
