@@ -1,11 +1,12 @@
 """A contestant for the tests: copies between the memory files, both of which its initiator has mapped.
 
 The plan's variant says what is wrong with it: "early" says done before the bytes are there, "corrupt" spoils one of
-them.
+them, "landing" writes into memory that its target has made itself.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -24,6 +25,19 @@ class Copying(Contestant):
         self._fault = plan["variant"]
         self._here = {"read": sink, "write": source}
         self._there = {op: Memory(plan["memory"][f"target_{kind}"], plan["pool"]) for op, kind in _KINDS.items()}
+
+        if self._fault == "landing" and plan["role"] == "target":
+            self._own = os.memfd_create("landing")
+            os.ftruncate(self._own, plan["pool"])
+
+    def landing(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._own}" if self._fault == "landing" else ""
+
+    def connect(self, other: dict[str, Any]) -> None:
+        if other.get("landing"):
+            fd = os.open(other["landing"], os.O_RDWR)
+            self._there["write"] = Memory(fd, self._there["write"].nbytes)
+            os.close(fd)
 
     def prepare(self, op: str, entries: Sequence[Entry]) -> Callable[[], None]:
         here, there = self._here[op].view, self._there[op].view

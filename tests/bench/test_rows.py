@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.cases import GIB, MEDIA, MIB, WAITS, Case, submission_case, threaded_cases, transfer_cases
+from harness.cases import GIB, MEDIA, MIB, WAITS, Case, leave_cases, submission_case, threaded_cases, transfer_cases
 from harness.imports import import_row
 from harness.limits import LimitRuns, LimitTurn, loops_for, shape_arguments
 from harness.rows import Results, best_path_rows, on_medium, row, submission_rows, table, transfer_rows, with_target
@@ -172,6 +172,27 @@ def test_each_by_its_best_path_has_the_targets(nixl: float | None, moontide: flo
     assert got["peers"]["mooncake"] is not None
     single = next(r for r in best_path_rows(results, CASES) if r["case"].startswith("read one 4 KiB"))
     assert (single["target"], single["met"]) == (2.0, None)
+
+
+def test_a_write_by_leave_stands_beside_what_the_peers_do_without_and_under_the_same_limit() -> None:
+    plain = next(case for case in CASES if case.name == "write 1 MiB x 64")
+    leave = next(case for case in leave_cases(quick=False) if case.plain == plain.name)
+    runs = limit_runs("cma", plain, loop=[4000.0])
+    runs.batches[plain.name] = plain.nbytes
+    results = Results(
+        turns={
+            ("moontide", "cma", "poll"): turns(plain, 9000.0) + turns(leave, 5000.0),
+            ("nixl", "memory", "poll"): turns(plain, 8000.0),
+        },
+        limits={"cma": runs},
+    )
+    got = row(results, leave, "cma", WAITS, "p50_us")
+    assert got["case"] == "write 1 MiB x 64, by leave"
+    assert got["moontide"] == pytest.approx(leave.nbytes / 5000 / 1e3, rel=1e-3)
+    assert got["peers"]["nixl"] == pytest.approx(leave.nbytes / 8000 / 1e3, rel=1e-3)
+    assert got["limit"] == pytest.approx(leave.nbytes / 4000 / 1e3, rel=1e-3)
+    best = [r["case"] for r in best_path_rows(results, CASES + leave_cases(quick=False))]
+    assert len(set(best)) == len(best) == 6
 
 
 def test_every_case_has_a_row_on_every_medium_and_the_file_is_json() -> None:

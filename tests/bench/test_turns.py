@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import turns
-from harness.cases import KIB, MIB, Case, threaded_cases, transfer_cases
+from harness.cases import KIB, MIB, Case, leave_cases, threaded_cases, transfer_cases
 from harness.turns import Contestant, Memories, Turn, run_turn
 
 POOL = 2 * MIB
@@ -73,9 +74,19 @@ def test_a_wrong_byte_ends_the_turn(memories: Memories, op: str, threads: int) -
     assert "are not the bytes that were sent" in done.error
 
 
+def test_writes_are_seen_and_compared_where_the_target_says_that_they_land(memories: Memories) -> None:
+    write = replace(BATCH, op="write")
+    done = turn(memories, write, variant="landing")
+    assert done.error == ""
+    assert done.cases[BATCH.name]["late"] == 0
+    # Nothing came into the memory where they land otherwise.
+    with mmap.mmap(memories.fds["target_sink"], POOL) as sink:
+        assert sink[:] == bytes(POOL)
+
+
 def test_the_cases_fit_the_memory_and_every_thread_has_a_window() -> None:
     for quick in (True, False):
-        cases = transfer_cases(quick) + threaded_cases(quick)
+        cases = transfer_cases(quick) + threaded_cases(quick) + leave_cases(quick)
         names = [case.name for case in cases]
         assert len(set(names)) == len(names)
         for case in cases:
