@@ -64,7 +64,7 @@ def _case(quick: bool, op: str, shape: str, size: int, count: int, windows: int 
     iterations = 500 if count == 1 else max(4, min(15, 320 * MIB // (size * count)))
     times, seconds = (1, 0.2) if quick else (3, 0.4)
     order = more.pop("order", "straight")
-    return Case(f"{op} {shape}", op, size, count, order, windows, max(iterations * times, windows), seconds, **more)
+    return Case(f"{op} {shape}", op, size, count, order, windows, iterations * times, seconds, **more)
 
 
 def transfer_cases(quick: bool) -> list[Case]:
