@@ -16,7 +16,9 @@ PYTHON = Path(sys.executable)
 def test_every_misbehaviour_happens_and_has_its_ratio(medium: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests may use the loopback device meanwhile; test_rows has the proof by its counter.
     monkeypatch.setattr(innocent, "on_medium", lambda medium, result: True)
-    turn = innocent_turn(PYTHON, medium, 0.3, 60)
+    # The third process runs where a core is idle, and beside other tests that is not often.
+    monkeypatch.setattr(innocent, "_OFTEN", 1)
+    turn = innocent_turn(PYTHON, medium, 0.5, 60)
     assert turn.error == ""
     assert turn.baseline_us > 0
     assert list(turn.ratios) == misbehaviours(medium)
