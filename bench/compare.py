@@ -46,6 +46,7 @@ from harness.watch import ForeignCpu, machine
 FOREIGN_MAX = 0.05  # of one core
 REPEATS_MAX = 3  # per turn; then the least disturbed one counts, and the file says so
 TURN_LIMIT_S = 300.0
+INNOCENT_S = 0.5  # of writes, beside each misbehaviour
 
 # Each peer's best documented setting on one host with loopback only; what each one does was looked up and tried.
 _MOONCAKE_SETTINGS = {
@@ -147,7 +148,7 @@ class Run:
         began = time.monotonic()
         tried: list[InnocentTurn] = []
         while len(tried) <= REPEATS_MAX:
-            tried.append(innocent_turn(project_python(), medium, 0.2 if self.quick else 0.5, TURN_LIMIT_S))
+            tried.append(innocent_turn(project_python(), medium, INNOCENT_S, TURN_LIMIT_S))
             if tried[-1].error or tried[-1].foreign <= FOREIGN_MAX:
                 break
         complete = [turn for turn in tried if not turn.error]

@@ -123,10 +123,10 @@ class _Scene:
 
     def __init__(self, python: Path, medium: str, seconds: float, said: IO[bytes], parts: list[Part]) -> None:
         self._python, self._said, self._seconds, self._parts = python, said, seconds, parts
-        # A peer that is stopped is given up while the writer is being measured.
-        self._plan = {"medium": medium, "progress_timeout": seconds / 2, "core": None}
+        self._plan = {"medium": medium, "progress_timeout": 2.0, "core": None}
         cores = os.cpu_count() or 1
-        self.server = self._start(role="server", core=1 % cores)
+        # It gives up a peer that is stopped while the writer is being measured.
+        self.server = self._start(role="server", core=1 % cores, progress_timeout=seconds / 2)
         self._plan["server"] = self.server.hello["address"]
         self.writer = self._start(role="writer", core=0)
         if self.writer.hello["path"] != "ok":

@@ -1,7 +1,8 @@
 """The processes of the row about an innocent peer: a server, a peer that writes into it, and one that misbehaves.
 
 Each takes commands as JSON lines on standard input and answers each with one line. The server and the writer are
-pinned; the third runs only where a core is idle, so that the CPU time it takes for itself is not what is measured.
+pinned; the third, unless it is to be stopped, runs only where a core is idle, so that the CPU time that it takes for
+itself is not what is measured.
 """
 
 from __future__ import annotations
@@ -110,10 +111,13 @@ class Misbehaving:
         host, _, port = plan["server"].rpartition(":")
         self._server = (host, int(port))
         self._done = 0
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
     def hello(self) -> dict[str, Any]:
         return {}
+
+    def _step_back(self) -> None:
+        """Runs only where a core is idle from now on."""
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
     def _until_killed(self, what: Callable[[], None]) -> None:
         def go() -> None:
@@ -125,6 +129,7 @@ class Misbehaving:
         threading.Thread(target=go, daemon=True).start()
 
     def garbage(self) -> dict[str, Any]:
+        self._step_back()
         noise = os.urandom(BLOCK)
 
         def once() -> None:
@@ -137,6 +142,7 @@ class Misbehaving:
 
     def half_open(self) -> dict[str, Any]:
         """So many connections that say nothing or half a header; those that the server ends are opened again."""
+        self._step_back()
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         held: list[socket.socket] = []
