@@ -18,22 +18,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness.cases import MEDIA, WAITS, submission_case, transfer_cases
+from harness.cases import (
+    LEAVE_MEDIA,
+    MEDIA,
+    WAITS,
+    Case,
+    leave_cases,
+    submission_case,
+    threaded_cases,
+    transfer_cases,
+)
 from harness.environments import MOONCAKE, NIXL, SetupError, compile_limits, ensure
+from harness.imports import import_row
+from harness.innocent import MEDIA as INNOCENT_MEDIA
+from harness.innocent import InnocentTurn, innocent_rows, innocent_turn
 from harness.limits import LimitRuns, LimitTurn, loops_seen
-from harness.rows import Results, plain_row, submission_rows, table, transfer_rows
+from harness.rows import Results, best_path_rows, submission_rows, table, transfer_rows
 from harness.turns import Contestant, Memories, Turn, run_turn
 from harness.watch import ForeignCpu, machine
 
 FOREIGN_MAX = 0.05  # of one core
 REPEATS_MAX = 3  # per turn; then the least disturbed one counts, and the file says so
 TURN_LIMIT_S = 300.0
+INNOCENT_S = 0.5  # of writes, beside each misbehaviour
 
 # Each peer's best documented setting on one host with loopback only; what each one does was looked up and tried.
 _MOONCAKE_SETTINGS = {
@@ -66,7 +79,9 @@ def contestants(only: set[str]) -> list[Contestant]:
         for medium, tls in (("memory", {}), ("tcp", {"UCX_TLS": "tcp"})):
             settings = {**_NIXL_SETTINGS, **tls}
             out += [Contestant("nixl", "nixl_transfer.py", python, medium, wait, settings) for wait in WAITS]
-    return out
+    threads = [replace(c, variant="threads") for c in out if c.wait == "poll"]
+    leave = [replace(c, variant="leave") for c in out if c.name == "moontide" and c.medium in LEAVE_MEDIA]
+    return out + threads + leave
 
 
 def _last_line(text: str) -> str:
@@ -78,12 +93,18 @@ class Run:
 
     def __init__(self, quick: bool, turns: int, only: set[str], build: Path) -> None:
         self.quick, self.rounds = quick, turns
-        self.cases = transfer_cases(quick)
         self.submission = submission_case(quick)
+        self.cases: dict[str, list[Case]] = {
+            "": transfer_cases(quick),
+            "threads": threaded_cases(quick),
+            "leave": leave_cases(quick),
+        }
         self.contestants = contestants(only)
         programs = compile_limits(Path(__file__).resolve().parent / "limits", build) if "limits" in only else {}
         names = {"shm": "copy", "cma": "cma", "tcp": "tcp"}
         self.results = Results(limits={m: LimitRuns(m, programs[names[m]]) for m in MEDIA if names[m] in programs})
+        self.innocent = list(INNOCENT_MEDIA) if "moontide" in only else []
+        self.innocent_turns: list[InnocentTurn] = []
         self.log: list[dict[str, Any]] = []
 
     def _note(self, label: str, foreign: list[float], began: float, error: str = "") -> None:
@@ -97,10 +118,10 @@ class Run:
 
     def _contestant_turn(self, c: Contestant, memories: Memories) -> None:
         began = time.monotonic()
-        extra = [self.submission] if (c.medium, c.wait) == ("tcp", "poll") else []
+        extra = [self.submission] if (c.medium, c.wait, c.variant) == ("tcp", "poll", "") else []
         tried: list[Turn] = []
         while len(tried) <= REPEATS_MAX:
-            turn = run_turn(c, [*self.cases, *extra], memories, TURN_LIMIT_S)
+            turn = run_turn(c, [*self.cases[c.variant], *extra], memories, TURN_LIMIT_S)
             tried.append(turn)
             if turn.error or turn.foreign <= FOREIGN_MAX:
                 break
@@ -115,7 +136,7 @@ class Run:
         tried: list[tuple[float, LimitTurn]] = []
         while len(tried) <= REPEATS_MAX:
             watch = ForeignCpu({os.getpid()})
-            turn = limit.turn(self.cases, TURN_LIMIT_S)
+            turn = limit.turn(self.cases[""], TURN_LIMIT_S)
             tried.append((watch.share(), turn))
             if tried[-1][0] <= FOREIGN_MAX:
                 break
@@ -123,10 +144,23 @@ class Run:
         limit.accept(chosen)
         self._note(f"limit {limit.medium}", [foreign for foreign, _ in tried], began, "; ".join(chosen.errors))
 
+    def _innocent_turn(self, medium: str) -> None:
+        began = time.monotonic()
+        tried: list[InnocentTurn] = []
+        while len(tried) <= REPEATS_MAX:
+            tried.append(innocent_turn(project_python(), medium, INNOCENT_S, TURN_LIMIT_S))
+            if tried[-1].error or tried[-1].foreign <= FOREIGN_MAX:
+                break
+        complete = [turn for turn in tried if not turn.error]
+        chosen = min(complete, key=lambda turn: turn.foreign) if complete else tried[-1]
+        self.innocent_turns.append(chosen)
+        self._note(f"innocent {medium}", [turn.foreign for turn in tried], began, chosen.error)
+
     def run(self) -> None:
         memories = Memories()
         steps: list[Callable[[], None]] = [lambda c=c: self._contestant_turn(c, memories) for c in self.contestants]  # type: ignore[misc]
         steps += [lambda limit=limit: self._limit_turn(limit) for limit in self.results.limits.values()]  # type: ignore[misc]
+        steps += [lambda medium=medium: self._innocent_turn(medium) for medium in self.innocent]  # type: ignore[misc]
         try:
             for k in range(self.rounds):
                 print(f"round {k + 1} of {self.rounds}", flush=True)
@@ -136,7 +170,11 @@ class Run:
             memories.close()
 
     def rows(self) -> list[dict[str, Any]]:
-        return transfer_rows(self.results, self.cases) + submission_rows(self.results, self.submission)
+        cases, leave = self.cases[""], self.cases["leave"]
+        rows = transfer_rows(self.results, cases + self.cases["threads"])
+        rows += transfer_rows(self.results, leave, LEAVE_MEDIA) + best_path_rows(self.results, cases + leave)
+        rows += submission_rows(self.results, self.submission)
+        return rows + (innocent_rows(self.innocent_turns) if self.innocent else [])
 
     def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         versions: dict[str, str] = {}
@@ -158,30 +196,9 @@ class Run:
         }
 
 
-def import_row(python: Path, repeats: int) -> dict[str, Any]:
-    """CPU of `import moontide` over that of a bare start, and whether it dragged in what it must not."""
-
-    def cpu_ms(statement: str) -> float:
-        process = subprocess.Popen([str(python), "-c", statement])
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            raise SetupError(f"{statement!r} failed")
-        return (usage.ru_utime + usage.ru_stime) * 1e3
-
-    pairs = [(cpu_ms("import moontide"), cpu_ms("pass")) for _ in range(repeats + 1)][1:]
-    value = median(imported - bare for imported, bare in pairs)
-    row = plain_row("import moontide", "CPU", "ms", float(f"{value:.3g}"), 100.0, {})
-    heavy = "import moontide, sys; sys.exit(', '.join({'torch', 'numpy', 'aiohttp'} & set(sys.modules)) or 0)"
-    done = subprocess.run([str(python), "-c", heavy], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        row["notes"].append(f"import moontide also loads {done.stderr.strip()}")
-    return row
-
-
 def transfer(options: argparse.Namespace) -> None:
     only = set(options.only.split(",")) if options.only else {"moontide", "mooncake", "nixl", "limits"}
-    rounds = options.turns or (2 if options.quick else 6)
+    rounds = options.turns or (2 if options.quick else 5)
     with tempfile.TemporaryDirectory(prefix="moontide-bench-") as build:
         run = Run(options.quick, rounds, only, Path(build))
         if options.quick:

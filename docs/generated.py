@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 
 import click
-import msgspec
 
 from moontide.cli.main import main
 from moontide.config import Config, describe, show
@@ -24,7 +24,7 @@ def configuration() -> str:
     """A table with a row per option of `moontide.config.Config`."""
     defaults = Config()
     rows = ["| option | default | what it is for | allowed |", "|---|---|---|---|"]
-    for field in msgspec.structs.fields(Config):
+    for field in fields(Config):
         value = show(field.name, getattr(defaults, field.name))
         purpose, allowed = describe(field.name)
         default = f"`{value}`" if value else "(empty)"

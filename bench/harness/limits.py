@@ -10,7 +10,8 @@ from statistics import median
 
 from harness.cases import MIB, WAITS, Case
 
-_KEPT = 5  # after a first look at all of them, only the best so many loops run on
+_KEPT = 5  # after a first, short look at all of them, only the best so many loops run on
+_FIRST_LOOK = 3  # a part of the iterations
 
 
 def loops_for(medium: str, case: Case) -> list[str]:
@@ -30,16 +31,16 @@ def loops_for(medium: str, case: Case) -> list[str]:
     return plain + large
 
 
-def shape_arguments(case: Case) -> list[str]:
+def shape_arguments(case: Case, iterations: int) -> list[str]:
     """Entries that lie side by side are one piece of memory to a loop that knows it."""
     size, count = (case.size, case.count) if case.order == "shuffled" or case.size >= MIB else (case.nbytes, 1)
     pool = case.windows * case.nbytes
-    return [str(size), str(count), str(pool), str(case.iterations), case.order]
+    return [str(size), str(count), str(pool), str(iterations), case.order]
 
 
 @dataclass
 class LimitTurn:
-    """((case, wait), loop, median in microseconds), and what did not run."""
+    """((case, wait), loop, median in microseconds for one batch), and what did not run."""
 
     results: list[tuple[tuple[str, str], str, float]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -55,9 +56,11 @@ class LimitRuns:
     medium: str
     program: Path
     results: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)  # case → bytes of a batch
 
     def key(self, case: Case, wait: str) -> tuple[str, str]:
-        return (case.name, wait) if self.medium == "tcp" else (case.name.removeprefix(f"{case.op} "), "either")
+        name = case.like or case.name
+        return (name, wait) if self.medium == "tcp" else (name.removeprefix(f"{case.op} "), "either")
 
     def _wanted(self, key: tuple[str, str], case: Case) -> list[str]:
         seen = self.results.get(key)
@@ -70,13 +73,18 @@ class LimitRuns:
         turn = LimitTurn()
         tried = set()
         for case in cases:
+            if case.like:
+                continue
+            self.batches[case.name] = case.nbytes
             for wait in WAITS:
                 key = self.key(case, wait)
                 if key in tried:
                     continue
                 tried.add(key)
                 mode = [case.op, wait] if self.medium == "tcp" else []
-                command = [str(self.program), *shape_arguments(case), *mode, *self._wanted(key, case)]
+                iterations = case.iterations if self.results.get(key) else max(3, case.iterations // _FIRST_LOOK)
+                loops = self._wanted(key, case)
+                command = [str(self.program), *shape_arguments(case, iterations), *mode, *loops]
                 try:
                     done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
                 except subprocess.TimeoutExpired:
@@ -95,7 +103,10 @@ class LimitRuns:
             self.results.setdefault(key, {}).setdefault(loop, []).append(p50_us)
 
     def best(self, case: Case, wait: str) -> tuple[str, float] | None:
-        """(loop, median over its turns). A poller may also block; a loop seen once counts only if no other was kept."""
+        """(loop, median over its turns in microseconds), scaled to what one iteration of the case moves.
+
+        A poller may also block; a loop seen once counts only if no other was kept.
+        """
         found: list[tuple[float, str]] = []
         for mode in WAITS if wait == "poll" else (wait,):
             runs = self.results.get(self.key(case, mode), {})
@@ -103,7 +114,11 @@ class LimitRuns:
             for loop, values in runs.items():
                 if len(values) == most:
                     found.append((median(values), loop))
-        return (min(found)[1], min(found)[0]) if found else None
+        if not found:
+            return None
+        p50_us, loop = min(found)
+        times = 1.0 if case.single else case.total / self.batches.get(case.like or case.name, case.total)
+        return loop, p50_us * times
 
 
 def loops_seen(runs: LimitRuns) -> dict[str, dict[str, float]]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from harness.cases import MEDIA, WAITS, Case
+from harness.cases import GIB, MEDIA, WAITS, Case
 from harness.limits import LimitRuns
 from harness.turns import Turn
 
 NAMES = ("moontide", "mooncake", "nixl")
+_CPU = "cpu s/GiB m/m/n"
+_SINGLE_TARGET_US, _BULK_TARGET = 2.0, 1.7  # of each by its best path
 VOID_ABOVE = 1.03  # a contestant this much better than the limit shows that the limit's loop is a poor one
 _ON_LOOPBACK = 0.98  # of the payload, at least, for a TCP row
 _OFF_LOOPBACK = 0.25  # of the payload, at most, for a memory row: control messages may go there
@@ -27,7 +29,8 @@ class Results:
     limits: dict[str, LimitRuns] = field(default_factory=dict)
 
     def of(self, key: Key, case: Case) -> list[dict[str, Any]]:
-        return [turn.cases[case.name] for turn in self.turns.get(key, []) if case.name in turn.cases]
+        name = case.plain if case.plain and key[0] != "moontide" else case.name
+        return [turn.cases[name] for turn in self.turns.get(key, []) if name in turn.cases]
 
 
 def on_medium(medium: str, result: dict[str, Any]) -> bool:
@@ -42,6 +45,7 @@ class Cell:
 
     value: float
     cpu_s: float
+    cpu_s_per_gib: float
     turns: int
     note: str = ""
 
@@ -55,10 +59,12 @@ def cell(results: Results, keys: Iterable[Key], case: Case, sample: str) -> Cell
             continue
         proven = [result for result in found if on_medium(key[1], result)]
         if not proven:
-            return Cell(float("nan"), 0.0, len(found), f"{key[0]}: not on {key[1]}, as lo's counter shows")
+            return Cell(float("nan"), 0.0, 0.0, len(found), f"{key[0]}: not on {key[1]}, as lo's counter shows")
         late = sum(result["late"] for result in proven)
         note = f"{key[0]}: said done before the bytes were there, {late} times" if late else ""
-        mine = Cell(median(r[sample] for r in proven), median(r["cpu_s"] for r in proven), len(proven), note)
+        value, cpu_s = (median(r[name] for r in proven) for name in (sample, "cpu_s"))
+        per_gib = median(r["cpu_s"] / r["payload_bytes"] * GIB for r in proven)
+        mine = Cell(value, cpu_s, per_gib, len(proven), note)
         if best is None or mine.value < best.value:
             best = mine
     return best
@@ -74,18 +80,26 @@ def keys_of(name: str, medium: str, waits: tuple[str, ...]) -> list[Key]:
 
 
 def _scaled(microseconds: float, case: Case) -> float:
-    return microseconds if case.single else case.nbytes / microseconds / 1e3
+    return microseconds if case.single else case.total / microseconds / 1e3
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None or value != value else float(f"{value:.4g}")
 
 
-def row(results: Results, case: Case, medium: str, waits: tuple[str, ...], sample: str) -> dict[str, Any]:
-    """`waits`: one for a row about that wait, both where the better one counts."""
+def bound_of(results: Results, case: Case, media: Iterable[str], waits: tuple[str, ...]) -> tuple[str, float] | None:
+    """(loop, microseconds) of the best bare loop over these media."""
+    limits = [results.limits[medium] for medium in media if medium in results.limits]
+    found = [limit.best(case, wait) for limit in limits for wait in waits]
+    return min((bound for bound in found if bound is not None), key=lambda bound: bound[1], default=None)
+
+
+def row(
+    results: Results, case: Case, medium: str, waits: tuple[str, ...], sample: str, bounds: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """`waits`: one for a row about that wait, both where the better one counts. `bounds`: media, if not this one."""
     cells = {name: cell(results, keys_of(name, medium, waits), case, sample) for name in NAMES}
-    bounds = [results.limits[medium].best(case, wait) for wait in waits] if medium in results.limits else []
-    bound = min((b for b in bounds if b is not None), key=lambda b: b[1], default=None) if sample == "p50_us" else None
+    bound = bound_of(results, case, bounds or (medium,), waits) if sample == "p50_us" else None
     values = {name: _scaled(c.value, case) if c else None for name, c in cells.items()}
     limit = _scaled(bound[1], case) if bound else None
     better = "lower" if case.single else "higher"
@@ -105,6 +119,7 @@ def row(results: Results, case: Case, medium: str, waits: tuple[str, ...], sampl
         "medium": medium,
         "wait": waits[0] if len(waits) == 1 else "better of both",
         "cpu_s": {name: round(c.cpu_s, 4) for name, c in cells.items() if c},
+        "cpu_s_per_gib": {name: _rounded(c.cpu_s_per_gib) for name, c in cells.items() if c},
         "turns": {name: c.turns for name, c in cells.items() if c},
         "void": void,
         "notes": notes,
@@ -117,13 +132,47 @@ def beats(value: float | None, limit: float, better: str) -> bool:
     return value > limit * VOID_ABOVE if better == "higher" else value * VOID_ABOVE < limit
 
 
-def transfer_rows(results: Results, cases: list[Case]) -> list[dict[str, Any]]:
+def transfer_rows(results: Results, cases: list[Case], media: tuple[str, ...] = MEDIA) -> list[dict[str, Any]]:
     out = []
-    for medium in MEDIA:
+    for medium in media:
         for case in cases:
             samples = ("p50_us", "p99_us") if case.single else ("p50_us",)
-            for waits in [(wait,) for wait in WAITS] if case.small else [WAITS]:
+            for waits in _waits_of(case):
                 out += [row(results, case, medium, waits, sample) for sample in samples]
+    return out
+
+
+def _waits_of(case: Case) -> list[tuple[str, ...]]:
+    """A row for each. Two threads share a core: their target polls, or it would be asleep only now and then."""
+    if case.threads > 1:
+        return [("poll",)]
+    return [(wait,) for wait in WAITS] if case.small else [WAITS]
+
+
+def with_target(row: dict[str, Any], target: float | None, words: str) -> dict[str, Any]:
+    """The row, and what it is to reach; `met` is unknown where a figure is missing or void."""
+    value = row["moontide"]
+    known = target is not None and value is not None and not row["void"]
+    met = (value <= target if row["better"] == "lower" else value >= target) if known else None
+    return {**row, "target": _rounded(target), "target_is": words, "met": met}
+
+
+def best_path_rows(results: Results, cases: list[Case]) -> list[dict[str, Any]]:
+    """Each by the best way that it has on one host: lent memory, NIXL's own choice, Mooncake's TCP."""
+    out = []
+    for case in cases:
+        if case.single:
+            target, words = _SINGLE_TARGET_US, f"{_SINGLE_TARGET_US:g} us"
+        elif (case.plain or case.name) == f"{case.op} 1 MiB x 64":
+            target, words = None, f"{_BULK_TARGET} x nixl"
+        else:
+            continue
+        best = row(results, case, "shm", WAITS, "p50_us", bounds=("shm", "cma"))
+        nixl = best["peers"]["nixl"]
+        if not case.single and nixl is not None:
+            target = _BULK_TARGET * nixl
+        best.update(case=f"{case.name}, each by its best path", medium="best")
+        out.append(with_target(best, target, words))
     return out
 
 
@@ -142,9 +191,15 @@ def submission_rows(results: Results, case: Case) -> list[dict[str, Any]]:
 
 
 def plain_row(
-    case: str, metric: str, unit: str, value: float | None, target: float, peers: dict[str, float | None]
+    case: str,
+    metric: str,
+    unit: str,
+    value: float | None,
+    target: float,
+    peers: dict[str, float | None],
+    medium: str = "cpu",
 ) -> dict[str, Any]:
-    return {
+    plain: dict[str, Any] = {
         "case": case,
         "metric": metric,
         "unit": unit,
@@ -152,12 +207,12 @@ def plain_row(
         "moontide": value,
         "peers": peers,
         "limit": None,
-        "target": target,
-        "medium": "cpu",
+        "medium": medium,
         "cpu_s": {},
         "void": False,
         "notes": [],
     }
+    return with_target(plain, target, f"{target:g} {unit}")
 
 
 def _text(value: float | None) -> str:
@@ -167,7 +222,7 @@ def _text(value: float | None) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    head = ["medium", "wait", "case", "", "moontide", "mooncake", "nixl", "limit", "of limit", "cpu s m/m/n", ""]
+    head = ["medium", "wait", "case", "", "moontide", "mooncake", "nixl", "limit", "of limit", "target", _CPU, ""]
     lines = [head]
     for r in rows:
         mine, limit = r["moontide"], r["limit"]
@@ -181,9 +236,10 @@ def table(rows: list[dict[str, Any]]) -> str:
                 _text(mine),
                 _text(r["peers"].get("mooncake")),
                 _text(r["peers"].get("nixl")),
-                _text(limit) if limit else f"<{r['target']:g}" if "target" in r else "-",
+                _text(limit),
                 f"{of:.2f}" if of else "",
-                "/".join(_text(r["cpu_s"].get(name)) for name in NAMES) if r["cpu_s"] else "",
+                f"{'<' if r['better'] == 'lower' else '>'}{r['target']:g}" if r.get("target") else "",
+                "/".join(_text(r["cpu_s_per_gib"].get(name)) for name in NAMES) if r["cpu_s"] else "",
                 "VOID" if r["void"] else "*" if r["notes"] else "",
             ]
         )
@@ -191,7 +247,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     text = []
     for line in lines:
         cells = zip(line, widths, strict=True)
-        padded = [c.ljust(w) if i in (0, 1, 2, 3, 10) else c.rjust(w) for i, (c, w) in enumerate(cells)]
+        padded = [c.ljust(w) if i in (0, 1, 2, 3, 11) else c.rjust(w) for i, (c, w) in enumerate(cells)]
         text.append("  ".join(padded).rstrip())
     text += sorted({f"* {note}" for r in rows for note in r["notes"]})
     return "\n".join(text)

@@ -34,10 +34,11 @@ class Contestant:
     medium: str  # the bytes' way, to be proven
     wait: str
     settings: dict[str, str] = field(default_factory=dict)
+    variant: str = ""  # which cases it runs: "", "threads" or "leave"
 
     @property
     def label(self) -> str:
-        return f"{self.name} {self.medium} {self.wait}"
+        return f"{self.name} {self.medium} {self.wait} {self.variant}".rstrip()
 
 
 @dataclass
@@ -103,8 +104,8 @@ def run_turn(c: Contestant, cases: list[Case], memories: Memories, limit_s: floa
     """Starts target and initiator, reads what the initiator reports, and stops both whatever happens."""
     turn = Turn(c.label)
     with _channel() as (here, there, board), tempfile.TemporaryFile() as said:
-        plan = {"medium": c.medium, "wait": c.wait, "pool": POOL_BYTES, "memory": memories.fds, "board": board}
-        plan["cases"] = [case.plan() for case in cases]
+        plan: dict[str, Any] = {"medium": c.medium, "wait": c.wait, "variant": c.variant}
+        plan.update(cases=[case.plan() for case in cases], pool=POOL_BYTES, memory=memories.fds, board=board)
         fds = [*memories.fds.values(), board]
         processes = []
         for role, end, core in (("target", there, 1), ("initiator", here, 0)):

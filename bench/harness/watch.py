@@ -22,7 +22,7 @@ class ForeignCpu:
     """CPU seconds used by processes that do not belong to the turn, or taken by the hypervisor, since it was made.
 
     The times of reaped children are counted with their parents, so that a short-lived compiler is not missed. Kernel
-    threads are left out: on loopback they work for the contestant.
+    threads are left out: on loopback they work for the contestant. `own` may grow until `share` is asked.
     """
 
     def __init__(self, own: set[int]) -> None:

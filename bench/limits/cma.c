@@ -43,7 +43,7 @@ static void measure(const Link* k, const char* loop) {
   }
   CmaFn call = strcmp(verb, "writev") == 0 ? process_vm_writev : process_vm_readv;
   double* t = malloc((size_t)s->iterations * sizeof *t);
-  for (int i = -3; i < s->iterations; i++) {
+  for (int i = -warm_ups(s); i < s->iterations; i++) {
     double start = now_us();
     batch(k, call, window_at(s, i < 0 ? 0 : i), piece_kib * KIB, per_call);
     if (i >= 0) t[i] = now_us() - start;

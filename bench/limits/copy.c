@@ -55,7 +55,7 @@ __attribute__((target("avx512f"))) static void copy_nontemporal_2_streams(uint8_
 
 static void measure(const char* name, CopyFn copy, const Shape* s, uint8_t* local, const uint8_t* remote) {
   double* t = malloc((size_t)s->iterations * sizeof *t);
-  for (int k = -3; k < s->iterations; k++) {
+  for (int k = -warm_ups(s); k < s->iterations; k++) {
     size_t base = window_at(s, k < 0 ? 0 : k);
     double start = now_us();
     for (size_t i = 0; i < s->count; i++)

@@ -120,7 +120,7 @@ static void pieces_of(Pieces* q, const Plan* p) {
 static void other_side(int* fd, const Plan* p, uint8_t* memory, int reading) {
   Pieces q[MAX_SOCKETS];
   pieces_of(q, p);
-  for (int k = -3;; k++) {
+  for (int k = -warm_ups(p->shape);; k++) {
     deal(p, memory, window_at(p->shape, k < 0 ? 0 : k), 1, q);
     if (reading) {
       get_byte(fd[0], p->spin_there);
@@ -148,7 +148,7 @@ static void measure(const char* name, const Plan* p, int reading, uint8_t* local
   pieces_of(q, p);
   int n = p->shape->iterations;
   double* t = malloc((size_t)n * sizeof *t);
-  for (int k = -3; k < n; k++) {
+  for (int k = -warm_ups(p->shape); k < n; k++) {
     deal(p, local, window_at(p->shape, k < 0 ? 0 : k), 0, q);
     // Give a sleeper the time to fall asleep, else its wake-up is not in the figure.
     if (!p->spin_there)

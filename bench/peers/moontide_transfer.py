@@ -1,12 +1,15 @@
 """The project itself, through its Python surface. The path is forced, so that a row's medium is what its name says.
 
 Over shared memory the source lies in an arena that its owner lends (`Engine.allocate`); on the other two paths both
-ends are ordinary memory that is registered in place.
+ends are ordinary memory that is registered in place. In the turns "by leave" the target's sink may be written by the
+initiator itself; over shared memory it is an arena then.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from side import Contestant, Entry, Memory, Submission, main
@@ -19,12 +22,24 @@ _LOCAL_READS = {"shm": "shm", "cma": "cma", "tcp": "off"}
 _SPIN_US = {"poll": 10_000, "sleep": 0}
 
 
+_LANDING = "sink"
+
+
+def _file_of(name: str) -> str:
+    """The memory file of that name as another process can open it."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if str(entry.readlink()).startswith(f"/memfd:{name} "):
+            return f"/proc/{os.getpid()}/fd/{entry.name}"
+    raise RuntimeError(f"this process has no memory file {name!r}")
+
+
 class Moontide(Contestant):
     name = "moontide"
 
     def __init__(self, plan: dict[str, Any], source: Memory, sink: Memory) -> None:
-        # The initiator polls in both waits.
-        spin_us = _SPIN_US["poll" if plan["role"] == "initiator" else plan["wait"]]
+        # The initiator polls in both waits; where its threads share a core, who waits leaves it to the other.
+        mine = "sleep" if plan["variant"] == "threads" else "poll"
+        spin_us = _SPIN_US[mine if plan["role"] == "initiator" else plan["wait"]]
         self._medium = plan["medium"]
         self._engine = moontide.Engine(config=Config(local_reads=_LOCAL_READS[self._medium], spin_us=spin_us))
         if self._medium == "shm":
@@ -33,7 +48,17 @@ class Moontide(Contestant):
             self._arena, self._source = arena, arena.region
         else:
             self._source = self._engine.register((source.address, source.nbytes), name="source")
-        self._sink = self._engine.register((sink.address, sink.nbytes), name="sink", writable=True)
+        self._landing = ""
+        leave = plan["variant"] == "leave" and plan["role"] == "target"
+        if leave and self._medium == "shm":
+            landing = self._engine.allocate(sink.nbytes, name=_LANDING, writable=True, direct_write=True)
+            self._sink, self._landing = landing.region, _file_of(_LANDING)
+        else:
+            at = (sink.address, sink.nbytes)
+            self._sink = self._engine.register(at, name=_LANDING, writable=True, direct_write=leave)
+
+    def landing(self) -> str:
+        return self._landing
 
     def hello(self) -> dict[str, Any]:
         return {"address": self._engine.address}

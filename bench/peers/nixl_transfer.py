@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from nixl_cu12._api import nixl_agent, nixl_agent_config
+from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 from side import Contestant, Entry, Memory, Submission, main
 
 
@@ -20,7 +20,9 @@ class Nixl(Contestant):
     def __init__(self, plan: dict[str, Any], source: Memory, sink: Memory) -> None:
         self._source, self._sink = source, sink
         sleeps = plan["wait"] == "sleep" and plan["role"] == "target"
-        self._agent = nixl_agent(plan["role"], nixl_agent_config(enable_prog_thread=sleeps, backends=["UCX"]))
+        locks = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT if plan["variant"] == "threads" else None
+        settings = nixl_agent_config(enable_prog_thread=sleeps, backends=["UCX"], sync_mode=locks)
+        self._agent = nixl_agent(plan["role"], settings)
         self._agent.register_memory([(m.address, m.nbytes, 0, "") for m in (source, sink)], "DRAM")
 
     def hello(self) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import mmap
 import os
 import socket
 import sys
+import threading
 import time
-import zlib
 from collections.abc import Callable, Sequence
-from ctypes import addressof, c_char
+from ctypes import CDLL, addressof, c_char, c_size_t, c_void_p, memset
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,11 @@ Entry = tuple[int, int, int]  # (offset in the local memory, offset in the remot
 # (submit a batch that was never seen, post a prepared one again, wait for either)
 Submission = tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], None]]
 
+_memcmp = CDLL(None).memcmp
+_memcmp.argtypes = (c_void_p, c_void_p, c_size_t)
 _WORD = 8
 _WARM_UPS = 3
+_BATCHES_MIN = 3
 _ASLEEP_AFTER_NS = 250_000  # a sleeper that has nothing to do for so long is asleep
 _STUCK_AFTER_S = 20.0
 
@@ -55,6 +58,10 @@ class Contestant:
     def hello(self) -> dict[str, Any]:
         """What the other side must know of this one (JSON)."""
         return {}
+
+    def landing(self) -> str:
+        """A file to map where writes into this process land, if that is not the sink."""
+        return ""
 
     def connect(self, other: dict[str, Any]) -> None:
         """Takes the other side's hello."""
@@ -98,12 +105,21 @@ class Channel:
 
 
 def loopback_bytes() -> int:
-    return int(Path("/sys/class/net/lo/statistics/rx_bytes").read_text())
+    """Received on `lo` of this process's network namespace so far (/sys shows the one it was mounted in)."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    return int(next(line for line in lines if line.strip().startswith("lo:")).partition(":")[2].split()[0])
 
 
 def cpu_clock_of(pid: int) -> int:
     """The clock id of a process's CPU time: all of its threads, to the nanosecond."""
     return (~pid << 3) | 2
+
+
+def percentiles(samples: list[int]) -> dict[str, Any]:
+    """Median and 99th percentile of nanoseconds, in microseconds."""
+    ranked = sorted(samples)
+    middle, high = ranked[len(ranked) // 2], ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
+    return {"p50_us": middle / 1e3, "p99_us": high / 1e3}
 
 
 def slots(count: int, order: str) -> list[int]:
@@ -135,23 +151,21 @@ class Window:
         self._zeros = memoryview(bytes(count * _WORD)).cast("Q")
         lasts = {at: source.words[(of + size) // _WORD - 1] for of, at in self.pairs}
         self._want = b"".join(lasts[base + i * size].to_bytes(_WORD, sys.byteorder) for i in range(count))
-        self._sink = sink
+        self._source, self._sink, self._size = source, sink, size
 
     def wipe(self) -> None:
         self._tails[:] = self._zeros
 
     def wipe_all(self) -> None:
-        self._sink.view[self.base : self.base + self.nbytes] = bytes(self.nbytes)
+        memset(self._sink.address + self.base, 0, self.nbytes)
 
     def arrived(self) -> bool:
         return self._tails.tobytes() == self._want
 
-    def digest_wanted(self, source: Memory, size: int) -> int:
-        """crc32 of the sink's window as it must be."""
-        crc = 0
-        for of, _ in sorted(self.pairs, key=lambda pair: pair[1]):
-            crc = zlib.crc32(source.view[of : of + size], crc)
-        return crc
+    def intact(self) -> bool:
+        """Whether every byte of the sink's window is as it must be."""
+        pairs = ((self._source.address + of, self._sink.address + at) for of, at in self.pairs)
+        return all(_memcmp(of, at, self._size) == 0 for of, at in pairs)
 
 
 class Initiator:
@@ -196,14 +210,42 @@ class Initiator:
         self.spin_target()
         windows = [Window(case, i, source, sink) for i in range(case["windows"])]
         moves = [self._contestant.prepare(case["op"], w.entries) for w in windows]
-        for k in range(_WARM_UPS):
+        self._warm_up(case, windows, moves)
+        before = loopback_bytes()
+        out = (self._at_once if case["threads"] > 1 else self._in_turn)(case, windows, moves)
+        out["lo_bytes"] = loopback_bytes() - before
+        out["payload_bytes"] = case["size"] * case["count"] * out["batches"]
+        last = case["threads"]
+        for window, move in zip(windows[-last:], moves[-last:], strict=True):
+            window.wipe_all()
+            move()
+            self._once(window, lambda: None)
+        self.stop_target()
+        for i in range(len(windows))[-last:]:
+            # By the target where the bytes landed there.
+            question = {"do": "compare", "case": case, "window": i}
+            if not (windows[i].intact() if case["op"] == "read" else self._channel.ask(question)["intact"]):
+                raise ValueError(f"{case['name']}: the bytes that arrived are not the bytes that were sent")
+        return out
+
+    def _warm_up(self, case: dict[str, Any], windows: list[Window], moves: list[Callable[[], None]]) -> None:
+        """Goes through all windows once: what is touched for the first time costs page faults, not cache misses."""
+        until = time.perf_counter() + case["seconds"]
+        for k in range(max(_WARM_UPS, len(windows))):
             windows[k % len(windows)].wipe()
             self._once(windows[k % len(windows)], moves[k % len(windows)])
+            if time.perf_counter() > until:
+                return
+
+    def _in_turn(self, case: dict[str, Any], windows: list[Window], moves: list[Callable[[], None]]) -> dict[str, Any]:
+        """One batch after the other; wiping is outside the clock."""
         samples: list[int] = []
         late = cpu = 0
         sleeps = self._plan["wait"] == "sleep"
-        before = loopback_bytes()
+        until = time.perf_counter() + case["seconds"]
         for k in range(case["iterations"]):
+            if k >= _BATCHES_MIN and time.perf_counter() > until:
+                break
             at = k % len(windows)
             windows[at].wipe()
             if sleeps:
@@ -213,30 +255,48 @@ class Initiator:
             cpu += self._cpu_ns()
             samples.append(nanoseconds)
             late += was_late
-        lo = loopback_bytes() - before
-        windows[-1].wipe_all()
-        moves[-1]()
-        self._once(windows[-1], lambda: None)
-        self.stop_target()
-        self._check(case, windows[-1], source, sink)
-        samples.sort()
-        return {
-            "p50_us": samples[len(samples) // 2] / 1e3,
-            "p99_us": samples[min(len(samples) - 1, int(len(samples) * 0.99))] / 1e3,
-            "cpu_s": cpu / 1e9,
-            "lo_bytes": lo,
-            "payload_bytes": case["size"] * case["count"] * case["iterations"],
-            "late": late,
-        }
+        return {**percentiles(samples), "cpu_s": cpu / 1e9, "batches": len(samples), "late": late}
 
-    def _check(self, case: dict[str, Any], window: Window, source: Memory, sink: Memory) -> None:
-        wanted = window.digest_wanted(source, case["size"])
-        if case["op"] == "read":
-            seen = zlib.crc32(sink.view[window.base : window.base + window.nbytes])
-        else:
-            seen = self._channel.ask({"do": "digest", "offset": window.base, "length": window.nbytes})["crc"]
-        if seen != wanted:
-            raise ValueError(f"{case['name']}: the bytes that arrived are not the bytes that were sent")
+    def _at_once(self, case: dict[str, Any], windows: list[Window], moves: list[Callable[[], None]]) -> dict[str, Any]:
+        """A thread per window, each with its own batches one after the other.
+
+        Of one entry it is the latency that counts, as each thread sees it. Of larger batches it is the rate of all
+        together: the clock runs from the start of the first to the end of the last, and wiping is inside it.
+        """
+        samples: list[list[int]] = [[] for _ in windows]
+        late = [0] * len(windows)
+        failed: list[BaseException] = []
+        together = threading.Barrier(len(windows))
+        until = time.perf_counter() + case["seconds"]
+
+        def go(i: int) -> None:
+            try:
+                together.wait()
+                while len(samples[i]) < case["iterations"]:
+                    if len(samples[i]) >= _BATCHES_MIN and time.perf_counter() > until:
+                        return
+                    windows[i].wipe()
+                    nanoseconds, was_late = self._once(windows[i], moves[i])
+                    samples[i].append(nanoseconds)
+                    late[i] += was_late
+            except BaseException as error:
+                failed.append(error)
+                together.abort()
+
+        threads = [threading.Thread(target=go, args=(i,)) for i in range(len(windows))]
+        cpu, start = -self._cpu_ns(), time.perf_counter_ns()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wall, cpu = time.perf_counter_ns() - start, cpu + self._cpu_ns()
+        if failed:
+            raise failed[0]
+        out = percentiles([sample for each in samples for sample in each])
+        batches = sum(len(each) for each in samples)
+        if case["count"] > 1:
+            out["p50_us"] = wall / 1e3 / (batches / len(windows))
+        return {**out, "cpu_s": cpu / 1e9, "batches": batches, "late": sum(late)}
 
     def submission(self, case: dict[str, Any], source: Memory, sink: Memory) -> dict[str, Any]:
         """What one call costs the caller: a batch built and submitted, and a prepared one posted again."""
@@ -253,15 +313,24 @@ class Initiator:
                 wait(ticket)
                 if k >= 0:
                     samples.append(end - start)
-            samples.sort()
-            out[f"{name}_us"] = samples[len(samples) // 2] / 1e3
+            out[f"{name}_us"] = percentiles(samples)["p50_us"]
         self.stop_target()
         return out
+
+
+def _mapped(path: str, nbytes: int) -> Memory:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return Memory(fd, nbytes)
+    finally:
+        os.close(fd)
 
 
 def _run_initiator(plan: dict[str, Any], make: type[Contestant], channel: Channel, memory: dict[str, Memory]) -> None:
     contestant = make(plan, memory["initiator_source"], memory["initiator_sink"])
     other = channel.ask({**contestant.hello(), "pid": os.getpid()})
+    if other["landing"]:
+        memory["target_sink"] = _mapped(other["landing"], plan["pool"])
     initiator = Initiator(plan, contestant, channel, other["pid"])
     initiator.spin_target()
     contestant.connect(other)
@@ -285,16 +354,19 @@ def _run_target(plan: dict[str, Any], make: type[Contestant], channel: Channel, 
     contestant = make(plan, memory["target_source"], memory["target_sink"])
     board = Memory(plan["board"], mmap.PAGESIZE).words
     other = channel.receive()
-    channel.send({**contestant.hello(), "pid": os.getpid()})
+    landing = contestant.landing()
+    if landing:
+        memory["target_sink"] = _mapped(landing, plan["pool"])
+    channel.send({**contestant.hello(), "pid": os.getpid(), "landing": landing})
     contestant.connect(other)
     polls = plan["wait"] == "poll"
     while True:
         message = channel.receive()
         if message["do"] == "quit":
             return
-        if message["do"] == "digest":
-            at, length = message["offset"], message["length"]
-            channel.send({"crc": zlib.crc32(memory["target_sink"].view[at : at + length])})
+        if message["do"] == "compare":
+            window = Window(message["case"], message["window"], memory["initiator_source"], memory["target_sink"])
+            channel.send({"intact": window.intact()})
             continue
         # "drive": a poller runs its engine until told by the board; a sleeper leaves that to the engine's own threads.
         while polls and not board[0]:

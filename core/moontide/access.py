@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import stat
-from pathlib import Path
 
 from moontide import _core
 from moontide.config import Config
@@ -26,6 +24,8 @@ def read_secret(path: str, *, option: str = "secret_file") -> bytes:
 
     Denied: others can read or write the file. Invalid: it cannot be read, or has under 16 or over 4096 bytes.
     """
+    from pathlib import Path  # imported where it is used: most processes name no file and resolve no name
+
     try:
         with Path(path).open("rb") as file:
             state = os.fstat(file.fileno())
@@ -65,6 +65,8 @@ def access_of(config: Config) -> _core.Access:
 
 
 def _refuse_open_file(path: str, option: str) -> None:
+    from pathlib import Path
+
     try:
         mode = stat.S_IMODE(Path(path).stat().st_mode)
     except OSError as error:
@@ -90,6 +92,8 @@ def resolve(address: str, *, option: str = "address") -> str:
     host, port = _split(address)
     if not host or address.startswith(("inproc:", "unix:")) or host == "localhost" or _ip(host) is not None:
         return address
+    import socket
+
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -6,22 +6,18 @@ and what is allowed. The native core never sees a string: sizes are bytes, durat
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
-
-import msgspec
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from moontide.errors import Invalid
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "Config",
@@ -185,8 +181,8 @@ class _OptionalPath(_Kind):
     def parse(self, option: str, value: object) -> object:
         if value in (None, ""):
             return None
-        if isinstance(value, (str, Path)):
-            return str(value)
+        if isinstance(value, (str, os.PathLike)):
+            return os.fspath(value)
         raise Invalid(f"{option} = {value!r}: not a path")
 
     def show(self, value: object) -> str:
@@ -290,7 +286,8 @@ class _Names(_Kind):
         return ",".join(value)
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, kw_only=True)
+class Config:
     """The effective configuration; see `moontide config`. Build it with `load_config`, which checks the values."""
 
     listen: Annotated[str, _Address("where this process listens; port 0 takes a free one")] = "127.0.0.1:0"
@@ -347,22 +344,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "auto"
 
 
+@cache
 def _kinds() -> dict[str, _Kind]:
     hints = get_type_hints(Config, include_extras=True)
     return {name: next(m for m in get_args(hint) if isinstance(m, _Kind)) for name, hint in hints.items()}
 
 
-_KINDS = _kinds()
-
-
 def describe(option: str) -> tuple[str, str]:
     """(what the option is for, the values allowed)."""
-    return _KINDS[option].description, _KINDS[option].allowed()
+    return _kinds()[option].description, _kinds()[option].allowed()
 
 
 def show(option: str, value: object) -> str:
     """The value as text that the option's own parser takes."""
-    return _KINDS[option].show(value)
+    return _kinds()[option].show(value)
 
 
 def proxy_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -372,12 +367,23 @@ def proxy_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _unknown(option: str, where: str) -> Invalid:
-    close = difflib.get_close_matches(option, _KINDS, n=1)
+    import difflib  # only errors need it
+
+    close = difflib.get_close_matches(option, _kinds(), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return Invalid(f"unknown option {option!r} in {where}{hint} (known: {', '.join(_KINDS)})")
+    return Invalid(f"unknown option {option!r} in {where}{hint} (known: {', '.join(_kinds())})")
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(where: str | Path) -> dict[str, Any]:
+    # Imported here: most processes have no file.
+    from pathlib import Path
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    path = Path(where)
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -401,24 +407,24 @@ def load_with_sources(
     given: list[tuple[str, str, object]] = []
     path = file if file is not None else environ.get(_FILE_VARIABLE)
     if path:
-        given += [(name, f"file {path}", value) for name, value in _read_file(Path(path)).items()]
+        given += [(name, f"file {path}", value) for name, value in _read_file(path).items()]
     for variable in sorted(environ):
         if not variable.startswith(_PREFIX) or variable == _FILE_VARIABLE:
             continue
         name = variable.removeprefix(_PREFIX)
-        if name.lower() not in _KINDS and _SERVICE_LINK.search(name):
+        if name.lower() not in _kinds() and _SERVICE_LINK.search(name):
             continue
         given.append((name.lower(), variable, environ[variable]))
     for name, value in (flags or {}).items():
         if value is not None:
             given.append((name, "flag --" + name.replace("_", "-"), value))
     values: dict[str, Any] = {}
-    sources = dict.fromkeys(_KINDS, "default")
+    sources = {field.name: "default" for field in fields(Config)}
     for name, source, value in given:
-        if name not in _KINDS:
+        if name not in _kinds():
             raise _unknown(name, source)
         try:
-            values[name] = _KINDS[name].parse(name, value)
+            values[name] = _kinds()[name].parse(name, value)
         except Invalid as error:
             raise Invalid(f"{error.message} (from {source})") from None
         sources[name] = source

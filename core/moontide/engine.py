@@ -8,7 +8,6 @@ those that wait release the interpreter lock. Lengths and offsets are in bytes, 
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import weakref
 from collections.abc import Iterable
@@ -35,7 +34,6 @@ Local = Union[int, "Region", "Arena", tuple[Any, int], Any]
 Entry = tuple[Local, RemoteRegion, int, int]
 """(local memory, remote region, offset in it in bytes, length in bytes)"""
 
-_log = logging.getLogger("moontide")
 _READ, _WRITE = 1, 2
 _OPS = {"read": _READ, "write": _WRITE}
 
@@ -429,8 +427,10 @@ class Engine(ObservedEngine):
         self._stop_watching()
         written = set(self._runtime.close())
         if written:
+            import logging  # hardly any engine gets here
+
             _never_freed.extend(keep for number, keep in self._kept.items() if number in written)
-            _log.warning(
+            logging.getLogger("moontide").warning(
                 "engine %s is closed, and a process that does not answer may still write %d regions of it; "
                 "their memory is never freed",
                 self.address,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.cases import MEDIA, MIB, WAITS, Case, submission_case, transfer_cases
+from harness.cases import GIB, MEDIA, MIB, WAITS, Case, leave_cases, submission_case, threaded_cases, transfer_cases
+from harness.imports import import_row
 from harness.limits import LimitRuns, LimitTurn, loops_for, shape_arguments
-from harness.rows import Results, on_medium, row, submission_rows, table, transfer_rows
+from harness.rows import Results, best_path_rows, on_medium, row, submission_rows, table, transfer_rows, with_target
 from harness.turns import Turn
 
 CASES = transfer_cases(quick=False)
@@ -24,6 +26,7 @@ def measured(case: Case, p50_us: float, *, lo: float = 0.0, late: int = 0) -> di
         "p50_us": p50_us,
         "p99_us": p50_us * 2,
         "cpu_s": 0.5,
+        "batches": case.iterations,
         "lo_bytes": int(payload * lo),
         "payload_bytes": payload,
         "late": late,
@@ -58,6 +61,7 @@ def test_a_row_is_the_median_over_turns_as_a_rate_and_has_the_agreed_keys() -> N
     assert got["peers"]["nixl"] is None
     assert (got["unit"], got["better"], got["metric"], got["void"]) == ("GB/s", "higher", "rate", False)
     assert got["cpu_s"] == {"moontide": 0.5, "mooncake": 0.5}
+    assert got["cpu_s_per_gib"]["moontide"] == pytest.approx(0.5 / (BULK.nbytes * BULK.iterations / GIB), rel=1e-3)
     assert got["turns"] == {"moontide": 5, "mooncake": 3}
 
 
@@ -132,9 +136,70 @@ def test_only_accepted_turns_of_the_loops_count() -> None:
     assert runs.best(ONE, "poll") is None
 
 
+def test_a_case_like_another_is_bound_by_its_rate_and_runs_no_loops_of_its_own() -> None:
+    runs = limit_runs("shm", BULK, memcpy=[4000.0])
+    runs.batches[BULK.name] = BULK.nbytes
+    two = next(case for case in threaded_cases(quick=False) if case.name == "read 1 MiB x 64, 2 threads")
+    assert two.like == BULK.name and two.total == 2 * BULK.nbytes
+    assert runs.best(two, "poll") == ("memcpy", 8000.0)
+    results = Results(turns={("moontide", "shm", "poll"): turns(two, 10_000.0)}, limits={"shm": runs})
+    got = row(results, two, "shm", ("poll",), "p50_us")
+    assert got["moontide"] / got["limit"] == pytest.approx(0.8, rel=1e-3)
+    # One entry of each of two threads is bound by the latency of one.
+    single = next(case for case in threaded_cases(quick=False) if case.single)
+    runs = limit_runs("shm", ONE, loop=[2.0])
+    runs.batches[ONE.name] = ONE.nbytes
+    assert runs.best(single, "poll") == ("loop", 2.0)
+    # `false` fails when it is run.
+    assert LimitRuns("shm", Path("/bin/false")).turn([two], 5).errors == []
+    assert LimitRuns("shm", Path("/bin/false")).turn([BULK], 5).errors != []
+
+
+@pytest.mark.parametrize(("nixl", "moontide", "met"), [(10_000, 5000, True), (10_000, 6000, False), (None, 5000, None)])
+def test_each_by_its_best_path_has_the_targets(nixl: float | None, moontide: float, met: bool | None) -> None:
+    results = Results(
+        turns={
+            ("moontide", "shm", "poll"): turns(BULK, moontide),
+            ("nixl", "memory", "sleep"): turns(BULK, nixl) if nixl else [],
+            ("mooncake", "tcp", "poll"): turns(BULK, 30_000, lo=1.0),
+        },
+        limits={"shm": limit_runs("shm", BULK, a=[4900.0]), "cma": limit_runs("cma", BULK, b=[4800.0])},
+    )
+    got = next(r for r in best_path_rows(results, CASES) if r["case"].startswith("read 1 MiB x 64"))
+    assert (got["medium"], got["met"], got["limit_loop"]) == ("best", met, "b")
+    assert got["target"] == (pytest.approx(1.7 * got["peers"]["nixl"], rel=1e-3) if nixl else None)
+    assert with_target({**got, "void": True}, 1.0, "1")["met"] is None
+    assert got["peers"]["mooncake"] is not None
+    single = next(r for r in best_path_rows(results, CASES) if r["case"].startswith("read one 4 KiB"))
+    assert (single["target"], single["met"]) == (2.0, None)
+
+
+def test_a_write_by_leave_stands_beside_what_the_peers_do_without_and_under_the_same_limit() -> None:
+    plain = next(case for case in CASES if case.name == "write 1 MiB x 64")
+    leave = next(case for case in leave_cases(quick=False) if case.plain == plain.name)
+    runs = limit_runs("cma", plain, loop=[4000.0])
+    runs.batches[plain.name] = plain.nbytes
+    results = Results(
+        turns={
+            ("moontide", "cma", "poll"): turns(plain, 9000.0) + turns(leave, 5000.0),
+            ("nixl", "memory", "poll"): turns(plain, 8000.0),
+        },
+        limits={"cma": runs},
+    )
+    got = row(results, leave, "cma", WAITS, "p50_us")
+    assert got["case"] == "write 1 MiB x 64, by leave"
+    assert got["moontide"] == pytest.approx(leave.nbytes / 5000 / 1e3, rel=1e-3)
+    assert got["peers"]["nixl"] == pytest.approx(leave.nbytes / 8000 / 1e3, rel=1e-3)
+    assert got["limit"] == pytest.approx(leave.nbytes / 4000 / 1e3, rel=1e-3)
+    best = [r["case"] for r in best_path_rows(results, CASES + leave_cases(quick=False))]
+    assert len(set(best)) == len(best) == 6
+
+
 def test_every_case_has_a_row_on_every_medium_and_the_file_is_json() -> None:
-    rows = transfer_rows(Results(), CASES) + submission_rows(Results(), submission_case(quick=True))
-    assert {(r["medium"], r["case"]) for r in rows} >= {(medium, case.name) for medium in MEDIA for case in CASES}
+    cases = CASES + threaded_cases(quick=False)
+    rows = transfer_rows(Results(), cases) + best_path_rows(Results(), CASES)
+    rows += submission_rows(Results(), submission_case(quick=True))
+    assert {(r["medium"], r["case"]) for r in rows} >= {(medium, case.name) for medium in MEDIA for case in cases}
     for wait in WAITS:
         assert any(r.get("wait") == wait and r["case"] == "write 4 KiB x 1024" for r in rows)
     assert all(set(r) >= REQUIRED and r["better"] in ("higher", "lower") for r in rows)
@@ -156,5 +221,12 @@ def test_the_loops_cover_what_the_rules_name(medium: str) -> None:
 def test_entries_that_lie_side_by_side_are_one_piece_for_a_bare_loop() -> None:
     straight = next(case for case in CASES if case.name == "read 4 KiB x 1024")
     shuffled = next(case for case in CASES if case.name == "read 4 KiB x 1024, scattered")
-    assert shape_arguments(straight)[:2] == [str(4 * MIB), "1"]
-    assert shape_arguments(shuffled)[:2] == ["4096", "1024"]
+    assert shape_arguments(straight, 7)[:2] == [str(4 * MIB), "1"]
+    assert shape_arguments(shuffled, 7)[:2] == ["4096", "1024"]
+
+
+def test_the_import_row_is_the_cost_over_a_bare_start() -> None:
+    got = import_row(Path(sys.executable), 2)
+    assert set(got) >= REQUIRED
+    assert 0 < got["moontide"] < 10 * got["target"]
+    assert got["notes"] == []

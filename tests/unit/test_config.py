@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -12,7 +12,7 @@ from moontide.cli.main import main
 from moontide.config import Config, describe, load_config, load_with_sources, parse_duration, parse_size, show
 from moontide.errors import Invalid
 
-NAMES = [field.name for field in msgspec.structs.fields(Config)]
+NAMES = [field.name for field in fields(Config)]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import fields
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from moontide.cli.main import _COMMANDS
@@ -21,8 +21,8 @@ _SPEC.loader.exec_module(generated)
 
 def test_each_option_is_a_row_with_its_default_and_what_is_allowed() -> None:
     rows = generated.configuration().splitlines()
-    assert len(rows) == 2 + len(msgspec.structs.fields(Config))
-    for field, row in zip(msgspec.structs.fields(Config), rows[2:], strict=True):
+    assert len(rows) == 2 + len(fields(Config))
+    for field, row in zip(fields(Config), rows[2:], strict=True):
         cells = re.split(r"(?<!\\)\|", row)
         assert len(cells) == 6, row
         assert cells[1].strip() == f"`{field.name}`"

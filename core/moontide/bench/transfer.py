@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -146,7 +146,7 @@ def measure(
 ) -> None:
     """Measures each shape over one path, reads before writes (they change the other side's memory)."""
     nbytes = max(shape.nbytes for shape in shapes)
-    forced = msgspec.structs.replace(config, local_reads=PATHS[path])
+    forced = replace(config, local_reads=PATHS[path])
     with _other_process(path, nbytes, config.spin_us) as address, Engine("127.0.0.1:0", config=forced) as engine:
         peer = engine.open(address, timeout=_START_S)
         if peer.paths.get(path) != "ok":

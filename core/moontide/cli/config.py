@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import click
-import msgspec
 
 from moontide.cli.options import option_flags
 from moontide.config import Config, describe, load_with_sources, show
 
-_NAMES = tuple(field.name for field in msgspec.structs.fields(Config))
+_NAMES = tuple(field.name for field in fields(Config))
 
 
 @click.command()

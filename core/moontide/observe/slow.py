@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
@@ -15,8 +14,6 @@ from moontide import _core
 from moontide.errors import MoontideError
 
 __all__ = ["RateLimit", "SlowWatch", "format_event"]
-
-logger = logging.getLogger("moontide")
 
 
 class RateLimit:
@@ -128,6 +125,11 @@ class SlowWatch:
         except MoontideError:  # closed meanwhile
             return
         del runtime
+        if not events and not dropped:
+            return
+        import logging  # in an engine that is never slow, nobody logs
+
+        logger = logging.getLogger("moontide")
         for event in events:
             kept = self._limit.admit((event["kind"], event["over"], event["code"], event["peer"], event["stage"]))
             if kept is not None:

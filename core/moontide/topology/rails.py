@@ -42,9 +42,9 @@ def _preferred(topology: Topology) -> list[str]:
 def rail_addresses(config: Config) -> list[str]:
     """The addresses to listen at, numbers only, for `rails` of the configuration.
 
-    Each is "host:port"; the host may be a network interface of this machine, or "auto": all interfaces that the topology
-    prefers, without those of `nics_excluded`. Invalid: an interface without an IPv4 address, none found by "auto".
-    Otherwise as `moontide.access.listening_address`.
+    Each is "host:port"; the host may be a network interface of this machine, or "auto": all interfaces that the
+    topology prefers, without those of `nics_excluded`. Invalid: an interface without an IPv4 address, none found by
+    "auto". Otherwise as `moontide.access.listening_address`.
     """
     interfaces = {name for _, name in socket.if_nameindex()}
     addresses: list[str] = []
