@@ -33,11 +33,15 @@ void Transfer::observe_over(const Part& part, const Result<>& outcome, bool agai
 void Transfer::observe_done() {
   const int64_t now = error_.code == Code::kOk ? last_progress_ns_ : engine_.reactor().now_ns();
   engine_.observer().transfer_over(now - submitted_ns_, error_.code);
-  if (engine_.observer().is_slow(now - submitted_ns_)) report_slow(now, true);
+  if (slow_told_ || is_slow(now)) report_slow(now, true);
+}
+
+bool Transfer::is_slow(int64_t now_ns) const {
+  return engine_.observer().is_slow(now_ns - submitted_ns_, now_ns - last_progress_ns_, bytes_moved_);
 }
 
 void Transfer::check_slow(int64_t now_ns) {
-  if (done_ || slow_told_ || !engine_.observer().is_slow(now_ns - submitted_ns_)) return;
+  if (done_ || slow_told_ || !is_slow(now_ns)) return;
   slow_told_ = true;
   report_slow(now_ns, false);
 }
@@ -54,7 +58,7 @@ void Transfer::report_slow(int64_t now_ns, bool over) {
   event.age_ns = seen.age_ns;
   event.idle_ns = seen.idle_ns;
   event.bytes_moved = bytes_moved_;
-  event.bytes_total = bytes_total_;
+  event.bytes_total = plan_->bytes;
   event.path = path();
   if (!parts_.empty()) event.peer = parts_.front().link->peer_address();
   // where the slice is that has been in one place for longest

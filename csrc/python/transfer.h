@@ -28,7 +28,7 @@ struct TransferHandle {
 
 using Records = std::vector<engine::Record>;
 
-// From an iterable of (local, remote region, offset, length), or from a buffer of 40-byte records.
+// From an iterable of (local, remote region, offset, length) and Strided, or from a buffer of packed records.
 Records pack_records(const py::object& entries, uint32_t op);
 
 // How a batch is to be carried, as Python says it.
@@ -43,6 +43,7 @@ struct SubmitOptions {
 
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
                       SubmitOptions chosen);
+TransferHandle submit(const std::shared_ptr<Runtime>& runtime, engine::PreparedBatch& batch, SubmitOptions chosen);
 
 // A peer's region, as it is named in entries.
 struct RemoteRegionHandle {
