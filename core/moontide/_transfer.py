@@ -19,6 +19,8 @@ class Transfer:
     Until `quiet`, memory of the transfer may still be read or written; the engine keeps it referenced.
     """
 
+    __slots__ = ("__weakref__", "_engine", "_native")
+
     def __init__(self, native: _core.Transfer, engine: object) -> None:
         self._native = native
         self._engine = engine  # keeps the memory that is registered with it

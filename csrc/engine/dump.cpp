@@ -22,7 +22,7 @@ TransferView Transfer::view(int64_t now_ns, size_t& walk) const {
   out.age_ns = now_ns - submitted_ns_;
   out.idle_ns = now_ns - last_progress_ns_;
   out.bytes_moved = bytes_moved_;
-  out.bytes_total = bytes_total_;
+  out.bytes_total = plan_->bytes;
   out.slices_left = live_slices_;
   for (const Part& part : parts_) {
     if (walk == 0) break;
@@ -52,9 +52,7 @@ DumpView dump(const Engine& engine, size_t transfers_max) {
   out.instance = engine.instance();
   out.address = engine.address();
   size_t walk = kSlicesWalked;
-  for (const auto& [number, weak] : engine.active()) {
-    auto transfer = weak.lock();
-    if (!transfer) continue;
+  for (const auto& [number, transfer] : engine.active()) {
     if (out.transfers.size() == transfers_max) {
       ++out.transfers_left_out;
       continue;
@@ -71,9 +69,8 @@ DumpView dump(const Engine& engine, size_t transfers_max) {
 }
 
 int64_t oldest_transfer_ns(const Engine& engine) {
-  for (const auto& [number, weak] : engine.active()) {  // in the order in which they were submitted
-    auto transfer = weak.lock();
-    if (transfer && !transfer->done()) return engine.clock().now_ns() - transfer->submitted_ns();
+  for (const auto& [number, transfer] : engine.active()) {  // in the order in which they were submitted
+    if (!transfer->done()) return engine.clock().now_ns() - transfer->submitted_ns();
   }
   return 0;
 }

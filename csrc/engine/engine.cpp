@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "engine/handshake.h"
+#include "engine/planner.h"
 
 namespace moontide::engine {
 namespace {
@@ -84,9 +85,7 @@ void Engine::shut() {
   for (auto& [address, opener] : std::exchange(openers_, {})) opener->abort();
   for (auto& [number, acceptor] : std::exchange(incoming_, {})) std::static_pointer_cast<Acceptor>(acceptor)->close();
   std::vector<TransferRef> ending;  // kept until the endpoints, which hold their slices, are closed below
-  for (auto& [number, transfer] : active_) {
-    if (auto live = transfer.lock()) ending.push_back(std::move(live));
-  }
+  for (auto& [number, transfer] : active_) ending.push_back(transfer);
   for (auto& transfer : ending) transfer->abandon();
   auto links = std::exchange(links_, {});
   for (auto& [number, link] : links) link->close({Code::kClosed, "the engine was closed"});
@@ -335,26 +334,27 @@ Result<TransferRef> Engine::make_transfer(TransferOptions options) {
   if (active_.size() >= options_.transfers_max)
     return fail(Code::kOverloaded, std::to_string(active_.size()) + " transfers are under way");
   if (!is_trace(options.trace)) return fail(Code::kInvalid, "a trace id is at most 64 printable characters");
-  uint64_t number = next_transfer_++;
-  // alive until quiet, whoever forgets it
-  auto quiet = std::move(options.quiet);
-  auto keep = std::make_shared<TransferRef>();
-  options.quiet = [this, number, keep, quiet = std::move(quiet)]() mutable {
-    active_.erase(number);
-    TransferRef last = std::move(*keep);
-    if (quiet) quiet();
-  };
-  auto transfer = std::make_shared<Transfer>(*this, number, std::move(options));
-  *keep = transfer;
-  active_.emplace(number, transfer);
-  return transfer;
+  const uint64_t number = next_transfer_++;
+  return active_.emplace(number, std::make_shared<Transfer>(*this, number, std::move(options))).first->second;
 }
 
-void Engine::launch(const TransferRef& transfer, std::span<const Record> records) {
-  transfer->plan(records);
-  transfer->launch();
+TransferRef Engine::transfer_quiet(uint64_t number) {
+  auto node = active_.extract(number);
+  return node ? std::move(node.mapped()) : nullptr;
+}
+
+PlanRef Engine::plan(std::span<const Record> records) {
+  auto plan = std::make_shared<Plan>();
+  Planner(*this, *plan).add(records);
+  return plan;
+}
+
+void Engine::launch(const TransferRef& transfer, PlanRef plan) {
+  transfer->launch(std::move(plan));
   sweep_soon(transfer->progress_timeout_ns());
 }
+
+void Engine::launch(const TransferRef& transfer, std::span<const Record> records) { launch(transfer, plan(records)); }
 
 Result<TransferRef> Engine::submit(std::span<const Record> records, TransferOptions options) {
   TRY(auto transfer, make_transfer(std::move(options)));
@@ -362,11 +362,16 @@ Result<TransferRef> Engine::submit(std::span<const Record> records, TransferOpti
   return transfer;
 }
 
+Result<TransferRef> Engine::submit(PreparedBatch& batch, TransferOptions options) {
+  TRY(auto transfer, make_transfer(std::move(options)));
+  if (!batch.plan || !batch.plan->holds(*this)) batch.plan = plan(batch.records);
+  launch(transfer, batch.plan);
+  return transfer;
+}
+
 size_t Engine::hostages() const {
-  return leaves_.hostages() + static_cast<size_t>(std::ranges::count_if(active_, [](const auto& item) {
-           auto live = item.second.lock();
-           return live && live->done();
-         }));
+  const auto ended = std::ranges::count_if(active_, [](const auto& item) { return item.second->done(); });
+  return leaves_.hostages() + static_cast<size_t>(ended);
 }
 
 void Engine::sweep_soon(int64_t timeout_ns) {
@@ -380,9 +385,8 @@ void Engine::sweep_soon(int64_t timeout_ns) {
 void Engine::sweep() {
   int64_t now = reactor_.now_ns();
   std::vector<TransferRef> live;
-  for (auto& [number, transfer] : active_) {
-    if (auto locked = transfer.lock()) live.push_back(std::move(locked));
-  }
+  live.reserve(active_.size());
+  for (auto& [number, transfer] : active_) live.push_back(transfer);
   int64_t least = INT64_MAX;
   for (auto& transfer : live) {
     transfer->check_slow(now);

@@ -68,6 +68,7 @@ class Engine {
   // See memory::Registry::remove.
   Result<> remove_region(uint32_t id, std::move_only_function<void()> on_quiet);
   memory::Registry& registry() { return *registry_; }
+  const memory::Registry& registry() const { return *registry_; }
 
   // --- peers ---
   using Opened = std::move_only_function<void(Result<LinkRef>)>;
@@ -84,6 +85,8 @@ class Engine {
   // Starts a batch. INVALID, DENIED and so on for a whole batch that cannot start; failures of single records are
   // results in the transfer. `done` runs once when the outcome is there.
   Result<TransferRef> submit(std::span<const Record> records, TransferOptions options);
+  // The same for a batch that is posted many times: planned anew only where its plan does not hold.
+  Result<TransferRef> submit(PreparedBatch& batch, TransferOptions options);
 
   Holds& holds() { return holds_; }
   Claims& claims() { return claims_; }
@@ -97,7 +100,7 @@ class Engine {
   const Observer& observer() const { return observer_; }
   Observer& observer() { return observer_; }
   const Clock& clock() const { return reactor_; }
-  const std::map<uint64_t, std::weak_ptr<Transfer>>& active() const { return active_; }  // by number, without quiet
+  const std::map<uint64_t, TransferRef>& active() const { return active_; }  // by number, without quiet
   // Transfers that have an outcome and are not quiet, and leaves to write memory that was unregistered.
   size_t hostages() const;
 
@@ -105,6 +108,9 @@ class Engine {
   // The two halves of submit(): `quiet` of the options may look at the transfer in between.
   Result<TransferRef> make_transfer(TransferOptions options);
   void launch(const TransferRef& transfer, std::span<const Record> records);
+  // Forgets it, whoever else may keep it.
+  TransferRef transfer_quiet(uint64_t number);
+  uint64_t next_plan() { return next_plan_++; }
   std::weak_ptr<bool> alive() const { return alive_; }
   bool is_same_host_only(std::string_view transport) const;
   struct Target {
@@ -148,6 +154,8 @@ class Engine {
   void detach(memory::Region& region);
   void sweep();
   void retire_handle(uint64_t number);
+  PlanRef plan(std::span<const Record> records);
+  void launch(const TransferRef& transfer, PlanRef plan);
   void finish_open(const std::string& address, Result<LinkRef> link);
 
   io::Reactor& reactor_;
@@ -189,8 +197,9 @@ class Engine {
   std::deque<uint64_t> dead_handles_;
 
   std::map<uint16_t, Handler> handlers_;
-  std::map<uint64_t, std::weak_ptr<Transfer>> active_;  // without quiet
+  std::map<uint64_t, TransferRef> active_;  // without quiet: alive until then, whoever forgets it
   uint64_t next_transfer_ = 1;
+  uint64_t next_plan_ = 1;
   io::Timer sweep_;
   int64_t sweep_period_ns_ = INT64_MAX;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

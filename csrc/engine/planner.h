@@ -1,39 +1,64 @@
-// Turns a batch of records into parts: checks every record here, joins neighbours that are contiguous on both sides,
-// cuts what is longer than a slice.
+// Turns a batch of records into a plan.
 #pragma once
 
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
 #include "engine/engine.h"
+#include "engine/plan.h"
 
 namespace moontide::engine {
 
+// For one batch. Planning is one step: nothing else happens to the engine meanwhile.
 class Planner {
  public:
-  Planner(Engine& engine, Transfer& transfer) : engine_(engine), transfer_(transfer) {}
+  Planner(Engine& engine, Plan& plan);
   void add(std::span<const Record> records);
 
  private:
+  // A part takes pieces of one remote region, one local region and one direction.
+  using Key = std::tuple<uint32_t, uint32_t, transport::Op>;
+
   Result<> add_record(const Record& record, uint32_t index);
-  Result<> check(const Record& record, const transport::RemoteRegion& remote) const;
-  Result<> pin_target(const transport::RemoteRegion& remote);
-  // Sets last_local_ and pins what the record's range touches.
+  void aim(uint64_t handle);
+  bool is_sound(const Record& record) const;
+  Error why_unsound(const Record& record) const;
+  bool lies_in_local(const Record& record) const;
   Result<> find_local(const Record& record);
+  Result<> use_target();
+  uint32_t use(const memory::RegionRef& region);
   void look_at_chunks();
   uint64_t contiguous(const transport::Piece& piece) const;
   bool chunk_begins(const transport::Piece& piece) const;
-  Transfer::Part& part_for(transport::Op op, const memory::RegionRef& local);
-  void add_piece(transport::Op op, const memory::RegionRef& local, transport::Piece piece, uint32_t index);
+  void choose_part(transport::Op op);
+  Plan::Part& next_part();
+  void add_piece(const transport::Piece& piece, uint32_t index);
 
   Engine& engine_;
-  Transfer& transfer_;
-  uint64_t last_handle_ = 0;
+  Plan& plan_;
+  const uint64_t number_;  // of this planning
+  size_t left_ = 0;        // records
+
+  uint64_t handle_ = 0;
   Engine::Target target_;
-  uint64_t slice_bytes_ = 0;     // at most, for that target
-  bool target_changed_ = false;  // since chunks were looked at
-  memory::RegionRef last_local_;
-  bool chunked_ = false;  // target_ or last_local_ is registered in chunks
-  bool alone_ = false;    // no other region touches last_local_, so it is the answer for all that lies in it
-  // the parts that still take pieces, one per op and remote region; the latest last
-  std::vector<Transfer::Part*> open_;
+  bool link_open_ = false;
+  bool link_within_ = false;  // both its ends are here
+  uint64_t slice_bytes_ = 0;  // at most, for that target
+  uint32_t target_index_ = 0;
+  std::unordered_map<uint64_t, uint32_t> targets_;  // by handle, in plan_.targets
+
+  memory::RegionRef local_;
+  uint32_t local_index_ = 0;
+  bool alone_ = false;              // no other region touches local_, so it is the answer for all that lies in it
+  bool chunked_ = false;            // target_ or local_ is registered in chunks
+  std::vector<bool> stands_alone_;  // of plan_.regions; false: not known, or not so
+
+  // The parts that still take pieces, in plan_.parts.
+  static constexpr uint32_t kNone = UINT32_MAX;
+  std::map<Key, uint32_t> open_;
+  uint32_t* part_ = nullptr;  // in open_, for key_
+  Key key_{kNone, kNone, transport::Op::kRead};
 };
 
 }  // namespace moontide::engine

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/engine.h"
-#include "engine/planner.h"
 
 namespace moontide::engine {
 namespace {
@@ -26,20 +25,41 @@ std::string Transfer::path() const {
   return out;
 }
 
-void Transfer::plan(std::span<const Record> records) {
-  results_.assign(records.size(), Code::kOk);
-  Planner(engine_, *this).add(records);
-}
-
-void Transfer::launch() {
+void Transfer::launch(PlanRef plan) {
   submitted_ns_ = last_progress_ns_ = engine_.reactor().now_ns();
-  live_slices_ = parts_.size();
-  for (Part& part : parts_) {
-    part.since_ns = submitted_ns_;
-    route(part);
-  }
+  plan_ = std::move(plan);
+  error_ = plan_->error;
+  take_parts();
+  for (Part& part : parts_) route(part);
   if (!options_.caller_copies) run_in_reactor();
   finish_if_complete();
+}
+
+void Transfer::take_parts() {
+  pins_.reserve(plan_->regions.size());
+  for (const auto& weak : plan_->regions) {
+    auto region = weak.lock();
+    MT_CHECK(region != nullptr, "a plan that does not hold was launched");
+    pins_.emplace_back(std::move(region), this);
+  }
+  parts_.resize(plan_->parts.size());
+  live_slices_ = parts_.size();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
+    part.planned = &plan_->parts[i];
+    const Plan::Target& target = plan_->targets[part.planned->target];
+    part.link = target.link.lock();
+    MT_CHECK(part.link != nullptr, "a plan that does not hold was launched");
+    part.local = pins_[part.planned->local].region().get();
+    part.since_ns = submitted_ns_;
+    part.slice.op = part.planned->op;
+    part.slice.remote = target.region;
+    part.slice.pieces = part.planned->pieces;
+    part.slice.length = part.planned->length;
+    part.slice.owner = this;
+    part.slice.index = i;
+    part.slice.urgent = options_.urgent;
+  }
 }
 
 // --- paths ---
@@ -54,15 +74,13 @@ void Transfer::route(Part& part) {
                     : Error{Code::kPeerLost, "the link to the peer is over"};
     return settle(part, std::unexpected(why));
   }
-  part.slice.urgent = options_.urgent;
   part.copied = part.endpoint->synchronous();
   if (part.copied) {
     count_path(*part.endpoint);
     work_.push_back(&part);
     work_bytes_ += part.slice.length;
   } else {
-    waiting_.push_back(&part);
-    waiting_bytes_ += part.slice.length;
+    wait_for_path(part);
     part.link->scheduler().enqueue(*part.endpoint, shared_from_this());
   }
 }
@@ -75,24 +93,39 @@ int64_t Transfer::progress_timeout_ns() const {
   return options_.progress_timeout_ns > 0 ? options_.progress_timeout_ns : engine_.options().progress_timeout_ns;
 }
 
-uint64_t Transfer::next_bytes(const Way& way) const {
-  auto next = std::ranges::find_if(waiting_, [&](const Part* part) { return way_of(*part) == way; });
-  return next == waiting_.end() ? 0 : (*next)->slice.length;
+const Transfer::Queue* Transfer::find_queue(const Way& way) const {
+  auto found = std::ranges::find(queues_, way, &Queue::way);
+  return found == queues_.end() ? nullptr : &*found;
 }
 
-bool Transfer::enter_queue(const Way& way) {
-  if (std::ranges::find(queues_, way) != queues_.end()) return false;
-  queues_.push_back(way);
-  return true;
+Transfer::Queue& Transfer::queue_of(const Way& way) {
+  auto found = std::ranges::find(queues_, way, &Queue::way);
+  return found == queues_.end() ? queues_.emplace_back(way) : *found;
 }
+
+void Transfer::wait_for_path(Part& part) {
+  Queue& queue = queue_of({part.link.get(), part.endpoint->transport()});
+  (queue.first == nullptr ? queue.first : queue.last->next_waiting) = &part;
+  queue.last = &part;
+  part.next_waiting = nullptr;
+  waiting_bytes_ += part.slice.length;
+}
+
+uint64_t Transfer::next_bytes(const Way& way) const {
+  const Queue* queue = find_queue(way);
+  return queue == nullptr || queue->first == nullptr ? 0 : queue->first->slice.length;
+}
+
+bool Transfer::enter_queue(const Way& way) { return !std::exchange(queue_of(way).entered, true); }
+
+void Transfer::leave_queue(const Way& way) { queue_of(way).entered = false; }
 
 bool Transfer::post_next(const Way& way, const std::shared_ptr<transport::Endpoint>& endpoint) {
   auto self = shared_from_this();
-  auto here = [&](const Part* part) { return way_of(*part) == way; };
-  auto next = std::ranges::find_if(waiting_, here);
-  if (next == waiting_.end()) return false;
-  Part* part = *next;
-  waiting_.erase(next);
+  Queue& queue = queue_of(way);
+  Part* part = queue.first;
+  if (part == nullptr) return false;
+  queue.first = std::exchange(part->next_waiting, nullptr);
   waiting_bytes_ -= part->slice.length;
   part->endpoint = endpoint;
   count_path(*endpoint);
@@ -101,11 +134,7 @@ bool Transfer::post_next(const Way& way, const std::shared_ptr<transport::Endpoi
   if (first) last_progress_ns_ = now;  // its time begins with its turn
   part->link->scheduler().posted(*endpoint, part->slice.length);
   endpoint->post(part->slice);  // may complete inside, and wait again
-  return std::ranges::any_of(waiting_, here);
-}
-
-void Transfer::pin(const memory::RegionRef& region) {
-  if (std::exchange(region->planned_by, number_) != number_) pins_.emplace_back(region, this);
+  return next_bytes(way) > 0;
 }
 
 std::string Transfer::describe_use(const memory::Region& region) const {
@@ -124,7 +153,7 @@ std::string Transfer::describe_use(const memory::Region& region) const {
   std::string out = "transfer " + std::to_string(number_) + " with " + (peer.empty() ? "nobody any more" : peer) + ", ";
   if (done_) out += "over with " + std::string(code_name(error_.code)) + " and not quiet: ";
   out += stage.empty() ? "ending" : stage;
-  return out + ", " + std::to_string(bytes_moved_) + " of " + std::to_string(bytes_total_) + " bytes moved";
+  return out + ", " + std::to_string(bytes_moved_) + " of " + std::to_string(plan_->bytes) + " bytes moved";
 }
 
 std::optional<Transfer::Work> Transfer::take_work() {
@@ -227,7 +256,8 @@ void Transfer::settle(Part& part, const Result<>& outcome) {
 
 void Transfer::fail_records(const Part& part, const Error& error) {
   if (error_.code == Code::kOk) error_ = error;
-  for (const Range& range : part.records) {
+  if (results_.empty()) results_ = plan_->results;
+  for (const Plan::Range& range : part.planned->records) {
     for (uint32_t i = 0; i < range.count; ++i) {
       Code& result = results_[range.first + i];
       if (result == Code::kOk) result = error.code;
@@ -239,6 +269,7 @@ void Transfer::finish_if_complete() {
   if (live_slices_ > 0 || (!done_ && tell_peers())) return;
   if (!done_) set_done();
   if (std::exchange(quiet_told_, true)) return;
+  const TransferRef kept = engine_.transfer_quiet(number_);
   pins_.clear();
   if (options_.quiet) std::exchange(options_.quiet, {})();
 }
@@ -286,7 +317,7 @@ void Transfer::end_early(const Error& error) {
   work_.clear();
   work_next_ = 0;
   work_bytes_ = 0;
-  waiting_.clear();
+  for (Queue& queue : queues_) queue.first = nullptr;
   waiting_bytes_ = 0;
   set_done();  // the outcome comes first; what is under way ends behind it
   for (Part& part : parts_) {
@@ -302,9 +333,11 @@ void Transfer::end_early(const Error& error) {
 
 void Transfer::check_deadline(int64_t now_ns) {
   if (done_) return;
-  auto has_a_path = [](const Part* part) { return part->link->scheduler().has_path(part->endpoint->transport()); };
+  auto has_a_path = [](const Queue& queue) {
+    return queue.first != nullptr && queue.first->link->scheduler().has_path(queue.way.transport);
+  };
   // others are before it, whose deadlines count
-  if (posted_ == 0 && std::ranges::any_of(waiting_, has_a_path)) return;
+  if (posted_ == 0 && std::ranges::any_of(queues_, has_a_path)) return;
   int64_t timeout = progress_timeout_ns();
   if (now_ns - last_progress_ns_ < timeout) return;
   std::vector<std::shared_ptr<Link>> links;

@@ -5,33 +5,18 @@
 // keeps itself alive through the engine.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/dump.h"
+#include "engine/plan.h"
 #include "transport/transport.h"
 
 namespace moontide::engine {
-
-class Engine;
-class Link;
-
-// As it crosses from Python: one packed array of these per batch.
-struct Record {
-  uint32_t op = 0;      // transport::Op
-  uint32_t flags = 0;   // must be 0
-  uint64_t local = 0;   // address inside one registered region
-  uint64_t handle = 0;  // Engine::handle
-  uint64_t offset = 0;  // in the remote region
-  uint64_t length = 0;  // 0 is a copy of nothing, and succeeds
-};
-static_assert(sizeof(Record) == 40);
 
 struct TransferOptions {
   int64_t progress_timeout_ns = 0;  // 0: the engine's
@@ -56,11 +41,11 @@ class Transfer final : public transport::SliceOwner,
   // --- under the engine's lock ---
   bool done() const { return done_; }
   bool quiet() const { return done_ && live_slices_ == 0; }
-  // Code per record, in order; kOk only for complete ones.
-  const std::vector<Code>& results() const { return results_; }
+  // Code per record, in order; kOk only for complete ones. Once launched.
+  const std::vector<Code>& results() const { return results_.empty() ? plan_->results : results_; }
   // What went wrong first, empty when nothing did.
   const Error& error() const { return error_; }
-  uint64_t bytes() const { return bytes_total_; }
+  uint64_t bytes() const { return plan_->bytes; }
   uint64_t bytes_moved() const { return bytes_moved_; }
   // Names of the paths that carried it, in order of first use: "shm", "cma+tcp".
   std::string path() const;
@@ -83,6 +68,7 @@ class Transfer final : public transport::SliceOwner,
   };
   std::optional<Work> take_work();
   void finish_work(const Work& work, Result<> outcome);
+  bool has_work() const { return work_next_ < work_.size(); }
   uint64_t work_bytes() const { return work_bytes_; }
   // Leaves what work there is to the reactor: a slice per turn, while no caller has claimed it.
   void run_in_reactor();
@@ -94,8 +80,8 @@ class Transfer final : public transport::SliceOwner,
   void unclaim_work();
 
   // --- for the engine ---
-  void plan(std::span<const Record> records);
-  void launch();
+  // `plan` holds.
+  void launch(PlanRef plan);
   int64_t progress_timeout_ns() const;
   // --- for the scheduler: parts that wait for a path of one transport ---
   bool urgent() const { return options_.urgent; }
@@ -108,7 +94,7 @@ class Transfer final : public transport::SliceOwner,
   uint64_t next_bytes(const Way& way) const;  // of the first one, 0: none
   // Whether it was not in that queue yet.
   bool enter_queue(const Way& way);
-  void leave_queue(const Way& way) { std::erase(queues_, way); }
+  void leave_queue(const Way& way);
   // Posts the first one of the way on `endpoint`; true when more of them wait.
   bool post_next(const Way& way, const std::shared_ptr<transport::Endpoint>& endpoint);
 
@@ -127,25 +113,31 @@ class Transfer final : public transport::SliceOwner,
   std::string describe_use(const memory::Region& region) const override;
 
  private:
-  friend class Planner;
-  struct Range {
-    uint32_t first;
-    uint32_t count;
-  };
   struct Part {
-    transport::Slice slice;
+    transport::Slice slice;  // its pieces are the plan's
+    const Plan::Part* planned = nullptr;
+    const memory::Region* local = nullptr;  // pinned
     std::shared_ptr<Link> link;
-    memory::RegionRef local;
     std::shared_ptr<transport::Endpoint> endpoint;
-    std::vector<Range> records;  // whose bytes it carries
+    Part* next_waiting = nullptr;  // of the same queue
     uint64_t moved = 0;
     int64_t since_ns = 0;  // in its stage
     bool copied = false;   // by a thread of this process, no peer needed
     bool posted = false;
     bool over = false;
   };
+  // Parts that wait for room on a path, in the order in which they came; see Scheduler.
+  struct Queue {
+    Way way;
+    Part* first = nullptr;
+    Part* last = nullptr;
+    bool entered = false;  // the scheduler has the transfer in its queue of that way
+  };
 
-  static Way way_of(const Part& part) { return {part.link.get(), part.endpoint->transport()}; }
+  void take_parts();
+  Queue& queue_of(const Way& way);
+  const Queue* find_queue(const Way& way) const;
+  void wait_for_path(Part& part);
   void route(Part& part);
   void count_path(const transport::Endpoint& endpoint);
   // An endpoint has it from now on; returns the time.
@@ -153,8 +145,6 @@ class Transfer final : public transport::SliceOwner,
   void observe_over(const Part& part, const Result<>& outcome, bool again);
   void observe_done();
   void report_slow(int64_t now_ns, bool over);
-  void pin(const memory::RegionRef& region);
-  bool has_work() const { return work_next_ < work_.size(); }
   void settle(Part& part, const Result<>& outcome);
   void fail_records(const Part& part, const Error& error);
   void finish_if_complete();
@@ -167,20 +157,20 @@ class Transfer final : public transport::SliceOwner,
   TransferOptions options_;
   int64_t submitted_ns_ = 0;
   int64_t last_progress_ns_ = 0;
-  std::vector<Code> results_;
+  PlanRef plan_;
+  std::vector<Code> results_;  // empty: still those of the plan
   Error error_{Code::kOk, ""};
   bool done_ = false;
   bool quiet_told_ = false;
-  uint64_t bytes_total_ = 0, bytes_moved_ = 0, work_bytes_ = 0;
-  std::deque<Part> parts_;  // addresses stay
+  uint64_t bytes_moved_ = 0, work_bytes_ = 0;
+  std::vector<Part> parts_;  // addresses stay, once launched
   size_t live_slices_ = 0;
   std::vector<Part*> work_;  // for synchronous endpoints; from work_next_ on
   size_t work_next_ = 0;
-  std::deque<Part*> waiting_;  // for room on a path, see Scheduler
-  uint64_t waiting_bytes_ = 0;
-  std::vector<Way> queues_;  // in which it waits
-  size_t posted_ = 0;        // parts that an endpoint has
-  size_t telling_ = 0;       // notifications without an answer
+  std::vector<Queue> queues_;
+  uint64_t waiting_bytes_ = 0;  // of all queues
+  size_t posted_ = 0;           // parts that an endpoint has
+  size_t telling_ = 0;          // notifications without an answer
   std::vector<memory::Pin> pins_;
   std::vector<std::string_view> paths_;
   bool reactor_running_ = false;

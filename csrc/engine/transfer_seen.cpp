@@ -54,7 +54,7 @@ void Transfer::report_slow(int64_t now_ns, bool over) {
   event.age_ns = seen.age_ns;
   event.idle_ns = seen.idle_ns;
   event.bytes_moved = bytes_moved_;
-  event.bytes_total = bytes_total_;
+  event.bytes_total = plan_->bytes;
   event.path = path();
   if (!parts_.empty()) event.peer = parts_.front().link->peer_address();
   // where the slice is that has been in one place for longest

@@ -69,6 +69,7 @@ Result<RegionRef> Registry::add(std::byte* address, uint64_t length, uint8_t acc
   region->word = word;
   by_id_.emplace(region->id, region);
   by_address_.add(region);
+  ++changes_;
   return region;
 }
 
@@ -78,6 +79,7 @@ Result<> Registry::remove(uint32_t id, std::move_only_function<void()> on_quiet)
   RegionRef region = found->second;
   by_id_.erase(found);
   by_address_.remove(*region);
+  ++changes_;
   region->live = false;
   generations_->release(region->word);
   if (region->pins == 0) {
@@ -154,6 +156,7 @@ Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint6
 }
 
 void Registry::close() {
+  ++changes_;
   for (auto& [id, region] : by_id_) {
     region->live = false;
     generations_->release(region->word);

@@ -48,7 +48,8 @@ struct Region {
   bool live = true;   // false from unregister on: no new use starts
   uint32_t pins = 0;  // uses under way
   Pin* newest_pin = nullptr;
-  uint64_t planned_by = 0;  // the transfer that pinned it last: planning is one step, and pins each region once
+  uint64_t planned_by = 0;  // the plan that used it last, and its place there: planning is one step
+  uint32_t planned_as = 0;
   std::move_only_function<void()> on_quiet;
 
   MutableBytes bytes() const { return {address, length}; }
@@ -124,6 +125,8 @@ class Registry {
 
   RegionRef by_id(uint32_t id) const;
   const std::map<uint32_t, RegionRef>& all() const { return by_id_; }
+  // Grows whenever a region comes or goes: what was found here holds while it stays.
+  uint64_t changes() const { return changes_; }
   GenerationTable& generations() { return *generations_; }
   const IntervalIndex& by_address() const { return by_address_; }
 
@@ -135,6 +138,7 @@ class Registry {
   size_t leaving_looked_at_ = 16;                      // how many of them make it worth looking again
   uint32_t next_id_ = 1;
   uint64_t next_generation_ = 1;
+  uint64_t changes_ = 0;
 };
 
 }  // namespace moontide::memory

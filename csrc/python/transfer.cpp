@@ -119,12 +119,19 @@ SubmitOptions::SubmitOptions(std::optional<double> timeout, bool urgent, const s
   notify = to_bytes(bytes);
 }
 
-TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
-                      SubmitOptions chosen) {
+namespace {
+
+// `records`: a span of them, or a prepared batch.
+template <class Records>
+TransferHandle start(const std::shared_ptr<Runtime>& runtime, Records& records, SubmitOptions chosen) {
+  struct Ends {
+    Completion outcome, quiet;
+  };
+  auto ends = std::make_shared<Ends>();
   TransferHandle handle;
   handle.runtime = runtime;
-  handle.outcome = std::make_shared<Completion>();
-  handle.quiet = std::make_shared<Completion>();
+  handle.outcome = {ends, &ends->outcome};
+  handle.quiet = {ends, &ends->quiet};
   engine::TransferOptions options;
   if (chosen.timeout_s) options.progress_timeout_ns = std::max<int64_t>(to_ns(*chosen.timeout_s, "timeout"), 1);
   options.done = [outcome = handle.outcome] { outcome->finish(); };
@@ -136,11 +143,23 @@ TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const e
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
   handle.transfer = value_or_raise(runtime->engine().submit(records, std::move(options)));
+  if (!handle.transfer->has_work()) return handle;
   bool here = handle.transfer->work_bytes() <= runtime->engine().options().inline_bytes;
   if (!here) handle.transfer->run_in_reactor_soon();
   held.unlock();
   if (here) runtime->run_work(handle.transfer);
   return handle;
+}
+
+}  // namespace
+
+TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
+                      SubmitOptions chosen) {
+  return start(runtime, records, std::move(chosen));
+}
+
+TransferHandle submit(const std::shared_ptr<Runtime>& runtime, engine::PreparedBatch& batch, SubmitOptions chosen) {
+  return start(runtime, batch, std::move(chosen));
 }
 
 TransferHandle::~TransferHandle() {
@@ -213,19 +232,19 @@ namespace {
 void bind_prepared(py::module_& m) {
   struct Prepared {
     std::shared_ptr<Runtime> runtime;
-    Records records;
+    engine::PreparedBatch batch;
   };
   py::class_<Prepared>(m, "Prepared")
       .def(py::init([](std::shared_ptr<Runtime> runtime, const py::object& entries, uint32_t op) {
-             return Prepared{std::move(runtime), pack_records(entries, op)};
+             return Prepared{std::move(runtime), {pack_records(entries, op)}};
            }),
            py::arg("runtime"), py::arg("entries"), py::arg("op"))
-      .def("__len__", [](const Prepared& prepared) { return prepared.records.size(); })
+      .def("__len__", [](const Prepared& prepared) { return prepared.batch.records.size(); })
       .def(
           "post",
-          [](const Prepared& prepared, std::optional<double> timeout_s, bool urgent,
-             const std::optional<py::bytes>& notify, std::string trace) {
-            return submit(prepared.runtime, prepared.records, {timeout_s, urgent, notify, std::move(trace)});
+          [](Prepared& prepared, std::optional<double> timeout_s, bool urgent, const std::optional<py::bytes>& notify,
+             std::string trace) {
+            return submit(prepared.runtime, prepared.batch, {timeout_s, urgent, notify, std::move(trace)});
           },
           py::arg("timeout") = py::none(), py::arg("urgent") = false, py::arg("notify") = py::none(),
           py::arg("trace") = "");

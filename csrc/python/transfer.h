@@ -43,6 +43,7 @@ struct SubmitOptions {
 
 TransferHandle submit(const std::shared_ptr<Runtime>& runtime, std::span<const engine::Record> records,
                       SubmitOptions chosen);
+TransferHandle submit(const std::shared_ptr<Runtime>& runtime, engine::PreparedBatch& batch, SubmitOptions chosen);
 
 // A peer's region, as it is named in entries.
 struct RemoteRegionHandle {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,8 +85,8 @@ class SliceOwner {
 struct Slice {
   Op op = Op::kRead;
   RemoteRegionRef remote;
-  std::vector<Piece> pieces;
-  uint64_t length = 0;  // of all pieces
+  std::span<const Piece> pieces;  // the owner's, valid as long as the slice
+  uint64_t length = 0;            // of all pieces
   SliceOwner* owner = nullptr;
   Endpoint* endpoint = nullptr;  // where it is posted now
   uint64_t tag = 0;              // the endpoint's own

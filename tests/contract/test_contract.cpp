@@ -211,6 +211,76 @@ TEST_CASE("contract: memory that is unregistered is reached no more, and handed 
   });
 }
 
+TEST_CASE("contract: a prepared batch is planned once, and anew after whatever may change what it comes to") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    engine::Engine& reader = scene.pair->reader();
+    Bytes bytes = pattern(kSize, 14);
+    std::ranges::copy(bytes, scene.theirs->bytes().begin());
+    engine::PreparedBatch batch{{scene.record(kRead, 0, 4096, 4096), scene.record(kRead, 8192, 0, 512),
+                                 scene.record(kRead, 0, 0, 0), scene.record(kRead, 8704, 512, 512)}};
+    auto post = [&] {
+      std::ranges::fill(scene.ours->bytes().first(16384), std::byte{0});
+      auto transfer = reader.submit(batch, {});
+      REQUIRE(transfer);
+      REQUIRE(scene.pair->run_until([&] { return (*transfer)->quiet(); }));
+      return *transfer;
+    };
+    auto exact = [&] {
+      auto transfer = post();
+      CHECK_MESSAGE(transfer->results() == std::vector(4, Code::kOk), transfer->error().text());
+      CHECK(transfer->bytes() == 5120);
+      return std::ranges::equal(scene.ours->bytes().first(4096), ByteView(bytes).subspan(4096, 4096)) &&
+             std::ranges::equal(scene.ours->bytes().subspan(8192, 1024), ByteView(bytes).first(1024));
+    };
+    CHECK(exact());
+    const engine::PlanRef first = batch.plan;
+    CHECK(exact());
+    CHECK(batch.plan == first);
+    // somebody registers a part of the memory as well: it waits for what was posted before it goes
+    auto also = *reader.add_region(scene.ours->address + 8192, 4096, kLocal, "also", scene.ours->arena);
+    auto transfer = reader.submit(batch, {});
+    bool back = false;
+    REQUIRE(reader.remove_region(also->id, [&] { back = true; }));
+    CHECK(back == (*transfer)->quiet());
+    REQUIRE(scene.pair->run_until([&] { return (*transfer)->quiet(); }));
+    CHECK(back);
+    CHECK(batch.plan != first);
+    CHECK(exact());
+    // a record that cannot be done is looked at again each time
+    REQUIRE(reader.remove_region(scene.ours->id, {}));
+    CHECK(post()->results() == std::vector{Code::kDenied, Code::kDenied, Code::kOk, Code::kDenied});
+    auto again = *reader.add_region(scene.ours->address, kSize, kReadable, "ours", scene.ours->arena);
+    CHECK(exact());
+    REQUIRE(scene.pair->owner().remove_region(scene.theirs->id, {}));
+    REQUIRE(scene.pair->run_until([&] { return !scene.link->region(scene.theirs->id); }));
+    CHECK(post()->results() == std::vector(4, Code::kStale));
+    CHECK(scene.pair->reader().registry().by_id(again->id)->pins == 0);
+  });
+}
+
+TEST_CASE("contract: a prepared batch ends with its link, also the record that copies nothing") {
+  for_each([](const MakePair& make) {
+    Scene scene(make);
+    engine::PreparedBatch batch{{scene.record(kRead, 0, 0, 4096), scene.record(kRead, 0, 0, 0)}};
+    engine::PreparedBatch nothing{{scene.record(kRead, 0, 0, 0)}};
+    CHECK((*scene.pair->reader().submit(nothing, {}))->done());
+    auto first = scene.pair->reader().submit(batch, {});
+    REQUIRE(scene.pair->run_until([&] { return (*first)->quiet(); }));
+    scene.link->give_up({Code::kClosed, "closed here"});
+    auto late = scene.pair->reader().submit(batch, {});
+    CHECK((*late)->quiet());
+    CHECK((*late)->results() == std::vector(2, Code::kPeerLost));
+    auto none = scene.pair->reader().submit(nothing, {});
+    CHECK((*none)->results() == std::vector{Code::kPeerLost});
+    // a plan keeps nothing alive
+    std::weak_ptr<engine::Link> link = scene.link;
+    scene.link.reset();
+    first->reset();
+    REQUIRE(scene.pair->run_until([&] { return link.expired(); }));
+  });
+}
+
 TEST_CASE("contract: cancel gives one outcome, then quiet, and nothing lands after it (laws 1 and 2)") {
   for_each([](const MakePair& make) {
     for (uint32_t op : {kRead, kWrite}) {

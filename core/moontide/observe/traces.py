@@ -14,6 +14,8 @@ _MOST = 64
 
 def trace_text(trace: Trace) -> str:
     """The name as text. Invalid: too long, or not printable."""
+    if not trace:
+        return ""
     text = trace.hex() if isinstance(trace, bytes) else trace
     if len(text) <= _MOST and all("!" <= character <= "~" for character in text):
         return text

@@ -98,7 +98,7 @@ class SimEndpoint final : public Endpoint, public std::enable_shared_from_this<S
   io::SimWorld& world() { return process_.world(); }
   Random& random() { return process_.world().random(); }
 
-  std::vector<Part> divide(const std::vector<Piece>& pieces) {
+  std::vector<Part> divide(std::span<const Piece> pieces) {
     std::vector<Part> parts;
     for (const Piece& piece : pieces) {
       for (uint64_t done = 0; done < piece.length;) {
