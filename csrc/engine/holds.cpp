@@ -12,8 +12,10 @@ Result<> Holds::add(Bytes id, Bytes payload, int64_t ttl_ns) {
     return fail(Code::kNoSpace, std::to_string(holds_.size()) + " holds and " + std::to_string(ended_.size()) +
                                     " ended ones not drained");
   }
-  Hold hold{std::move(payload), ttl_ns, reactor_.now_ns() + ttl_ns};
-  if (!holds_.emplace(as_text(id), std::move(hold)).second) return fail(Code::kAlreadyExists, "the hold id is in use");
+  auto [hold, added] = holds_.try_emplace(std::string(as_text(id)), Hold{std::move(payload), ttl_ns});
+  if (!added) return fail(Code::kAlreadyExists, "the hold id is in use");
+  hold->second.due = due_.end();
+  set_deadline(hold);
   arm();
   return {};
 }
@@ -40,15 +42,14 @@ Result<Holds::Claimed> Holds::claim(ByteView id, uint64_t link) {
   if (hold->second.claimed_by != 0 && hold->second.claimed_by != link)
     return fail(Code::kDenied, "another peer claimed the hold");
   hold->second.claimed_by = link;
-  hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
+  set_deadline(hold);
   return Claimed{&hold->second.payload, hold->second.ttl_ns};
 }
 
 void Holds::renew(ByteView id, uint64_t link) {
   expire();
   auto hold = find(id);
-  if (hold != holds_.end() && hold->second.claimed_by == link)
-    hold->second.deadline_ns = reactor_.now_ns() + hold->second.ttl_ns;
+  if (hold != holds_.end() && hold->second.claimed_by == link) set_deadline(hold);
 }
 
 Result<> Holds::release(ByteView id, uint64_t link) {
@@ -70,25 +71,30 @@ void Holds::link_closed(uint64_t link) {
 
 Holds::Map::iterator Holds::find(ByteView id) { return holds_.find(as_text(id)); }
 
+void Holds::set_deadline(Map::iterator hold) {
+  const int64_t now = reactor_.now_ns();
+  const int64_t ttl = hold->second.ttl_ns;
+  if (hold->second.due != due_.end()) due_.erase(hold->second.due);
+  hold->second.due = due_.emplace(ttl > INT64_MAX - now ? INT64_MAX : now + ttl, hold);
+}
+
 void Holds::finish(Map::iterator hold, HoldEnd how) {
   ended_.emplace_back(to_bytes(as_bytes(hold->first)), how);
+  due_.erase(hold->second.due);
   holds_.erase(hold);
 }
 
 void Holds::arm() {
-  if (sweep_.running() || holds_.empty()) return;
-  int64_t next = INT64_MAX;
-  for (const auto& [id, hold] : holds_) next = std::min(next, hold.deadline_ns);
+  if (due_.empty()) return;
+  const int64_t next = due_.begin()->first;
+  if (sweep_.running() && sweep_ns_ <= next) return;
+  sweep_ns_ = next;
   sweep_.start(std::max(next - reactor_.now_ns(), kMillisecond), [this] { expire(), arm(); });
 }
 
 void Holds::expire() {
-  int64_t now = reactor_.now_ns();
-  for (auto hold = holds_.begin(); hold != holds_.end();) {
-    auto next = std::next(hold);
-    if (hold->second.deadline_ns <= now) finish(hold, HoldEnd::kExpired);
-    hold = next;
-  }
+  const int64_t now = reactor_.now_ns();
+  while (!due_.empty() && due_.begin()->first <= now) finish(due_.begin()->second, HoldEnd::kExpired);
 }
 
 }  // namespace moontide::engine

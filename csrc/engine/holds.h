@@ -44,15 +44,18 @@ class Holds {
   size_t size() const { return holds_.size(); }
 
  private:
+  struct Hold;
+  using Map = std::map<std::string, Hold, std::less<>>;  // by id
+  using Due = std::multimap<int64_t, Map::iterator>;     // by deadline
   struct Hold {
     Bytes payload;
     int64_t ttl_ns;
-    int64_t deadline_ns;
     uint64_t claimed_by = 0;
+    Due::iterator due = {};
   };
-  using Map = std::map<std::string, Hold, std::less<>>;  // by id
 
   Map::iterator find(ByteView id);
+  void set_deadline(Map::iterator hold);
   void finish(Map::iterator hold, HoldEnd how);
   void arm();
   void expire();
@@ -60,7 +63,9 @@ class Holds {
   size_t count_max_;
   io::Reactor& reactor_;
   io::Timer sweep_;
+  int64_t sweep_ns_ = 0;  // what it was set for
   Map holds_;
+  Due due_;
   std::deque<std::pair<Bytes, HoldEnd>> ended_;
 };
 

@@ -95,5 +95,42 @@ TEST_CASE("holds: bounded, each id once, and sensible (law 10)") {
   CHECK(scene.holds.add(id("more"), {}, kSecond));
 }
 
+TEST_CASE("holds: each ends at its own deadline, in the order of deadlines, however many there are") {
+  io::SimWorld world{1};
+  io::SimProcess& process = world.start_process("holder");
+  constexpr int64_t kMany = 20'000;
+  Holds holds{process, kMany};
+  // by id in the other order
+  auto name = [](int64_t i) { return id(std::to_string(2 * kMany - i)); };
+  for (int64_t i = 0; i < kMany; ++i) REQUIRE(holds.add(name(i), {}, kSecond + i * kMillisecond));
+  world.run_for(900 * kMillisecond);
+  for (int64_t i = 0; i < kMany; i += 2) REQUIRE(holds.claim(name(i), 7));  // their time begins anew
+  for (int64_t i = 0; i < kMany; i += 2) holds.renew(name(i), 7);
+  holds.renew(name(1), 7);  // not its claimant
+  world.run_for(199 * kMillisecond);
+  auto ended = holds.drain();
+  CHECK(holds.size() == kMany - 50);  // 1 to 99, without the renewed ones
+  REQUIRE(ended.size() == 50);
+  for (int64_t i = 0; i < 50; ++i) {
+    CHECK(ended[static_cast<size_t>(i)].first == name(2 * i + 1));
+    CHECK(ended[static_cast<size_t>(i)].second == HoldEnd::kExpired);
+  }
+  for (int64_t i = 0; i < kMany; i += 2) REQUIRE(holds.release(name(i), 7));
+  CHECK(holds.drain().size() == kMany / 2);
+  world.run_for(kMany * kMillisecond);
+  CHECK(holds.size() == 0);
+  CHECK(holds.drain().size() == kMany / 2 - 50);
+}
+
+TEST_CASE("holds: a short one that comes later does not wait for the longer ones before it") {
+  Scene scene;
+  REQUIRE(scene.holds.add(id("long"), {}, 100 * kSecond));
+  REQUIRE(scene.holds.add(id("for ever"), {}, INT64_MAX));
+  scene.world.run_for(kSecond);
+  REQUIRE(scene.holds.add(id("short"), {}, kSecond));
+  scene.world.run_for(1100 * kMillisecond);
+  CHECK(scene.holds.size() == 2);
+}
+
 }  // namespace
 }  // namespace moontide::engine
