@@ -337,7 +337,9 @@ class Config:
         tuple[str, ...], _Names("NICs that moontide topology ranks, by interface or RDMA device; empty: all")
     ] = ()
     nics_excluded: Annotated[tuple[str, ...], _Names("NICs that moontide topology leaves out; it wins over nics")] = ()
-    slow: Annotated[float, _Duration("what takes longer is logged as a warning; 0: nothing is", 0, 86400)] = 1
+    slow: Annotated[
+        float, _Duration("what takes longer and does not move well is logged as a warning; 0: nothing is", 0, 86400)
+    ] = 1
     dump_on_signal: Annotated[
         str,
         _Choice("SIGUSR1 writes what is under way to standard error; auto: in servers only", "auto", "on", "off"),

@@ -85,6 +85,7 @@ class Observer {
  public:
   static constexpr size_t kPeersMax = 64;
   static constexpr size_t kEventsMax = 256;
+  static constexpr double kSteadyBytes = 64 << 20;  // a long transfer that does better is long, not slow
 
   explicit Observer(const io::Reactor& reactor) : reactor_(reactor) {}
 
@@ -107,10 +108,16 @@ class Observer {
   const Histogram& transfer_ns() const { return transfer_ns_; }
   const CountByCode& transfer_failures() const { return transfer_failures_; }
 
-  // What takes longer than `slow_ns` becomes an event (0: nothing does); `wake` is called when there are new ones.
+  // What is slow by `slow_ns` becomes an event (0: nothing does); `wake` is called when there are new ones.
   void watch_slow(int64_t slow_ns, std::function<void()> wake);
   int64_t slow_ns() const { return slow_ns_; }
   bool is_slow(int64_t age_ns) const { return slow_ns_ > 0 && age_ns >= slow_ns_; }
+  // Of what moves bytes: also that it stands still for so long, or has moved less than kSteadyBytes in each such time.
+  bool is_slow(int64_t age_ns, int64_t idle_ns, uint64_t bytes_moved) const {
+    if (!is_slow(age_ns)) return false;
+    const double times = static_cast<double>(age_ns) / static_cast<double>(slow_ns_);
+    return is_slow(idle_ns) || static_cast<double>(bytes_moved) < times * kSteadyBytes;
+  }
   void report(SlowEvent event);
   uint64_t slow_count() const { return slow_count_; }  // reported so far, dropped ones included
   struct Events {

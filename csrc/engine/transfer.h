@@ -144,6 +144,7 @@ class Transfer final : public transport::SliceOwner,
   int64_t mark_posted(Part& part);
   void observe_over(const Part& part, const Result<>& outcome, bool again);
   void observe_done();
+  bool is_slow(int64_t now_ns) const;
   void report_slow(int64_t now_ns, bool over);
   void settle(Part& part, const Result<>& outcome);
   void fail_records(const Part& part, const Error& error);

@@ -33,11 +33,15 @@ void Transfer::observe_over(const Part& part, const Result<>& outcome, bool agai
 void Transfer::observe_done() {
   const int64_t now = error_.code == Code::kOk ? last_progress_ns_ : engine_.reactor().now_ns();
   engine_.observer().transfer_over(now - submitted_ns_, error_.code);
-  if (engine_.observer().is_slow(now - submitted_ns_)) report_slow(now, true);
+  if (slow_told_ || is_slow(now)) report_slow(now, true);
+}
+
+bool Transfer::is_slow(int64_t now_ns) const {
+  return engine_.observer().is_slow(now_ns - submitted_ns_, now_ns - last_progress_ns_, bytes_moved_);
 }
 
 void Transfer::check_slow(int64_t now_ns) {
-  if (done_ || slow_told_ || !engine_.observer().is_slow(now_ns - submitted_ns_)) return;
+  if (done_ || slow_told_ || !is_slow(now_ns)) return;
   slow_told_ = true;
   report_slow(now_ns, false);
 }

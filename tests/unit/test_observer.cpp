@@ -176,6 +176,38 @@ TEST_CASE("observer: slow transfers become events, once while they go on and onc
   CHECK(two.caller->observer().take_events().events.empty());
 }
 
+TEST_CASE("observer: a long transfer that moves well is not slow, a trickle and one that stands still are") {
+  io::EpollReactor reactor;
+  Observer observer(reactor);
+  constexpr uint64_t kGiB = uint64_t{1} << 30, kMiB = 1u << 20;
+  CHECK_FALSE(observer.is_slow(100 * kSecond, 0, kGiB));  // nobody asked
+  observer.watch_slow(kSecond, {});
+  CHECK_FALSE(observer.is_slow(kSecond - 1, kSecond - 1, 0));
+  CHECK(observer.is_slow(kSecond, kSecond, 0));
+  CHECK_FALSE(observer.is_slow(100 * kSecond, kMillisecond, 100 * kGiB));
+  CHECK(observer.is_slow(100 * kSecond, kSecond, 100 * kGiB));
+  CHECK(observer.is_slow(100 * kSecond, kMillisecond, 100 * 63 * kMiB));
+  CHECK_FALSE(observer.is_slow(100 * kSecond, kMillisecond, 100 * 64 * kMiB));
+  observer.watch_slow(10 * kSecond, {});
+  CHECK_FALSE(observer.is_slow(100 * kSecond, kMillisecond, 10 * 64 * kMiB));
+}
+
+TEST_CASE("observer: what was called slow while it went on is called over, what never was is not") {
+  Two two(LocalReads::kOff);
+  two.caller->observer().watch_slow(kSecond, {});
+  auto quick = two.write({});
+  quick->check_slow(two.reactor.now_ns());
+  REQUIRE(two.run([&] { return quick->quiet(); }));
+  CHECK(two.caller->observer().take_events().events.empty());
+  auto slow = two.write({});
+  slow->check_slow(two.reactor.now_ns() + 2 * kSecond);
+  REQUIRE(two.run([&] { return slow->quiet(); }));
+  auto taken = two.caller->observer().take_events();
+  REQUIRE(taken.events.size() == 2);
+  CHECK(taken.events[1].over);
+  CHECK(taken.events[1].number == slow->number());
+}
+
 TEST_CASE("observer: events that nobody takes are bounded and counted") {
   io::EpollReactor reactor;
   Observer observer(reactor);
