@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moontide import _core
 from moontide._operation import Operation
-from moontide.errors import NotFound
+from moontide.errors import NotFound, TimedOut
+
+if TYPE_CHECKING:
+    from moontide.engine import Engine
 
 __all__ = ["Peer", "RemoteRegion"]
 
@@ -14,7 +19,7 @@ RemoteRegion = _core.RemoteRegion
 class Peer:
     """An open link to another engine, as `Engine.open` returns it. Any thread. Closed: the engine here was closed."""
 
-    def __init__(self, native: _core.Link, engine: object) -> None:
+    def __init__(self, native: _core.Link, engine: Engine) -> None:
         self._native = native
         self._engine = engine
 
@@ -55,8 +60,24 @@ class Peer:
             raise NotFound(f"the peer at {self.address} has no region {name!r}; it has {sorted(regions)}")
         return regions[name]
 
-    def refresh(self) -> None:
-        """Nothing to do: a peer announces its regions as they come and go."""
+    def wait_region_async(self, name: str) -> Operation[RemoteRegion]:
+        """As `wait_region`, without waiting and without a deadline; ends at the latest with the link (PeerLost)."""
+        return Operation(self._native.region(name))
+
+    def wait_region(self, name: str, *, timeout: float | None = None) -> RemoteRegion:
+        """The peer's region of that name, once the peer has registered it.
+
+        `timeout` in seconds (default: the configuration's `progress_timeout`). TimedOut lists the regions there are;
+        PeerLost: the link is over.
+        """
+        seconds = self._engine.config.progress_timeout if timeout is None else timeout
+        try:
+            return self.wait_region_async(name).wait(seconds)
+        except TimedOut:
+            there = sorted(self._native.regions())
+            raise TimedOut(
+                f"the peer at {self.address} registered no region {name!r} within {seconds} s; it has {there}"
+            ) from None
 
     def claim_async(self, hold_id: bytes, *, timeout: float | None = None) -> Operation[bytes]:
         """As `claim`, without waiting."""

@@ -200,6 +200,18 @@ void Link::add_regions(const wire::Regions& message) {
     use_leave(*region);
     regions_[info.id] = std::move(region);
   }
+  tell_region_watches();
+}
+
+void Link::on_region(std::weak_ptr<void> whom, std::move_only_function<void()> changed) {
+  std::erase_if(region_watches_, [](const RegionWatch& watch) { return watch.whom.expired(); });
+  region_watches_.push_back({std::move(whom), std::move(changed)});
+}
+
+void Link::tell_region_watches() {
+  for (RegionWatch& watch : std::exchange(region_watches_, {})) {
+    if (!watch.whom.expired()) watch.changed();  // and may watch again
+  }
 }
 
 void Link::forget_region(uint32_t id) {
@@ -439,6 +451,7 @@ void Link::over(const Error& cause) {
   engine_.link_closed(*this, cause);
   if (ready_) std::exchange(ready_, {})(std::unexpected(cause));
   for (auto& callback : std::exchange(closed_callbacks_, {})) callback(cause);
+  tell_region_watches();
 }
 
 }  // namespace moontide::engine

@@ -61,6 +61,8 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
 
   const std::map<uint32_t, transport::RemoteRegionRef>& regions() const { return regions_; }
   transport::RemoteRegionRef region(uint32_t id) const;
+  // Runs `changed` once, when the peer has announced another region or the link is over; forgotten once `whom` is gone.
+  void on_region(std::weak_ptr<void> whom, std::move_only_function<void()> changed);
 
   // The best usable path for `op` on `remote`; `local` decides whether the peer could pull. Null: none.
   std::shared_ptr<transport::Endpoint> choose(const transport::RemoteRegion& remote, transport::Op op,
@@ -118,6 +120,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   void give_back(transport::RemoteRegion& region);
   void take_leave(const wire::Leave& message, std::vector<io::Fd> fds);
   void use_leave(transport::RemoteRegion& region);
+  void tell_region_watches();
   transport::Endpoint* endpoint(std::string_view name);
 
   Engine& engine_;
@@ -141,6 +144,11 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // whoever sees a region may write it.
   std::map<uint32_t, std::pair<uint64_t, std::shared_ptr<io::HeldLeave>>> early_leaves_;
   size_t leaves_ = 0;  // that the peer gave for others
+  struct RegionWatch {
+    std::weak_ptr<void> whom;
+    std::move_only_function<void()> changed;
+  };
+  std::vector<RegionWatch> region_watches_;
   std::vector<std::move_only_function<void(const Error&)>> closed_callbacks_;
 };
 

@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <ranges>
+
 #include "python/bindings.h"
 #include "python/operation.h"
 #include "python/transfer.h"
@@ -111,6 +113,36 @@ py::dict link_regions(const LinkHandle& handle) {
   py::dict out;
   for (auto& region : regions) out[py::str(region.name)] = py::cast(region);
   return out;
+}
+
+using RegionPending = Pending<RemoteRegionHandle>;
+
+// Under the lock: ends `pending` with the peer's region of that name, now or when it has announced it.
+void await_region(engine::Engine& engine, const LinkRef& link, const std::string& name,
+                  const std::shared_ptr<RegionPending>& pending) {
+  if (!link->open()) return pending->set(fail(Code::kPeerLost, "the link to the peer is over; open it again"));
+  for (const auto& [id, remote] : std::views::reverse(link->regions())) {  // of several the latest, as in regions()
+    if (remote->name != name) continue;
+    const uint64_t handle = engine.handle(link, id);
+    return pending->set(
+        RemoteRegionHandle{handle, id, remote->generation, remote->length, remote->access, remote->name});
+  }
+  link->on_region(pending, [&engine, weak_link = std::weak_ptr(link), name, weak = std::weak_ptr(pending)] {
+    auto waiting = weak.lock();
+    auto live = weak_link.lock();
+    if (waiting && live) await_region(engine, live, name, waiting);
+  });
+}
+
+Operation region(const LinkHandle& handle, const std::string& name) {
+  auto pending = std::make_shared<RegionPending>();
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(*handle.runtime);
+    await_region(handle.runtime->engine(), handle.link, name, pending);
+  }
+  return make_operation<RemoteRegionHandle>(handle.runtime, pending,
+                                            [](const RemoteRegionHandle& region) { return py::cast(region); });
 }
 
 Operation claim(const LinkHandle& handle, const py::bytes& id, std::optional<double> timeout) {
@@ -254,6 +286,7 @@ void bind_link(py::module_& m) {
       .def_property_readonly("open", locked([](const engine::Link& link) { return link.open(); }))
       .def_property_readonly("paths", locked([](const engine::Link& link) { return link.paths(); }))
       .def("regions", &link_regions)
+      .def("region", &region, py::arg("name"))
       .def("notify", &notify, py::arg("payload"), py::arg("timeout") = py::none())
       .def("claim", &claim, py::arg("hold_id"), py::arg("timeout") = py::none())
       .def("release", &release, py::arg("hold_id"), py::arg("timeout") = py::none())

@@ -82,9 +82,6 @@ class FakePeer:
     def regions(self) -> dict[str, Any]:
         return {name: (self._engine, start, length) for name, (start, length) in self._engine.registered.items()}
 
-    def refresh(self) -> None:
-        self._check()
-
     def _check(self) -> None:
         if self.closed or self._engine.dead:
             raise PeerLost("the peer is gone")

@@ -282,7 +282,7 @@ class PeerLoader:
                 f"{payload.num_tokens} tokens {payload.digest.hex()[:16]} held"
             )
         remote = at_positions(payload.blocks, job.first_position, len(job.blocks))
-        entries = read_entries(self._layout, self._bases, there, self._regions(peer, there), job.blocks, remote)
+        entries = read_entries(self._layout, self._bases, there, peer.regions, job.blocks, remote)
         transfer = self._engine.read(entries, timeout=self._settings.read_timeout)
         try:
             transfer.wait()
@@ -293,13 +293,6 @@ class PeerLoader:
             self._until_quiet(transfer, job.request_id)
         peer.release(job.source.hold_id, timeout=self._settings.release_timeout)
         return transfer, sum(length for *_, length in entries)
-
-    def _regions(self, peer: PeerPort, there: Layout) -> Mapping[str, object]:
-        regions = peer.regions
-        if any(layer.region not in regions for layer in there.layers):
-            peer.refresh()
-            regions = peer.regions
-        return regions
 
     def _until_quiet(self, transfer: TransferPort, request_id: str) -> None:
         """Blocks of a load are given back only when nothing can write into them. Waits for that, however long."""
