@@ -5,7 +5,7 @@ from __future__ import annotations
 from moontide import errors
 from moontide._core import version as __version__
 from moontide.config import Config, load_config
-from moontide.engine import Arena, Engine, Operation, Peer, Prepared, Region, RemoteRegion, Transfer
+from moontide.engine import Arena, Engine, Operation, Peer, Prepared, Region, RemoteRegion, Strided, Transfer
 from moontide.store import AsyncStore, ObjectInfo, Store
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Region",
     "RemoteRegion",
     "Store",
+    "Strided",
     "Transfer",
     "__version__",
     "errors",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Union
 from moontide import _core
 from moontide._operation import Operation
 from moontide._peer import Peer, RemoteRegion
-from moontide._transfer import Prepared, Transfer
+from moontide._transfer import Prepared, Strided, Transfer
 from moontide.access import access_of, advertised, listening_address, resolve
 from moontide.config import Config, load_config
 from moontide.errors import Closed, Invalid, TimedOut
@@ -27,12 +27,23 @@ from moontide.observe.traces import Trace, trace_text
 if TYPE_CHECKING:
     from moontide.directory import Names, Publication
 
-__all__ = ["Arena", "Engine", "Entry", "Operation", "Peer", "Prepared", "Region", "RemoteRegion", "Transfer"]
+__all__ = [
+    "Arena",
+    "Engine",
+    "Entry",
+    "Operation",
+    "Peer",
+    "Prepared",
+    "Region",
+    "RemoteRegion",
+    "Strided",
+    "Transfer",
+]
 
 Local = Union[int, "Region", "Arena", tuple[Any, int], Any]
 """Local memory: an address, a region or arena (from its start), (region, offset), or a buffer inside a region."""
-Entry = tuple[Local, RemoteRegion, int, int]
-"""(local memory, remote region, offset in it in bytes, length in bytes)"""
+Entry = tuple[Local, RemoteRegion, int, int] | Strided
+"""(local memory, remote region, offset in it in bytes, length in bytes), or many such copies as one `Strided`."""
 
 _READ, _WRITE = 1, 2
 _OPS = {"read": _READ, "write": _WRITE}
@@ -81,10 +92,7 @@ class Region:
         self.address = address
         self.length = length
         self.name = name
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        return self.address, self.length
+        self._range = address, length
 
     def unregister(self, *, timeout: float | None = None) -> None:
         """See `Engine.unregister`; `timeout` in seconds. TimedOut, NotFound."""
@@ -103,10 +111,7 @@ class Arena:
     def __init__(self, native: _core.Arena, region: Region) -> None:
         self._native = native
         self.region = region
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        return self.region.address, self.region.length
+        self._range = region.address, region.length
 
     @property
     def address(self) -> int:
@@ -322,7 +327,8 @@ class Engine(ObservedEngine):
         """Starts copying from peers' regions into local registered memory.
 
         `timeout`: seconds without progress after which it has failed (default: the configuration's). Entries may also
-        be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length).
+        be one packed buffer of 40-byte records (op u32, flags u32, local address, region handle, offset, length), or an
+        array of 64-byte items: the same with count, local stride, remote stride behind.
         `urgent`: overtakes what is queued for the same peer, here, there and on the wire; for what is small.
         `notify`: up to 1 MiB for the mailbox of each peer involved, put there once all bytes have arrived; the transfer
         is done when it is there.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,16 +15,26 @@ namespace moontide::engine {
 class Engine;
 class Link;
 
-// As it crosses from Python: one packed array of these per batch.
+// One copy, or with `count` as many of the same length at equal distances: element i goes between local + i *
+// local_stride and offset + i * remote_stride. All elements lie in one local and one remote region; where bytes are put
+// they must not overlap, so the stride there is at least the length.
 struct Record {
-  uint32_t op = 0;      // transport::Op
-  uint32_t flags = 0;   // must be 0
-  uint64_t local = 0;   // address inside one registered region
-  uint64_t handle = 0;  // Engine::handle
-  uint64_t offset = 0;  // in the remote region
-  uint64_t length = 0;  // 0 is a copy of nothing, and succeeds
+  uint32_t op = 0;                               // transport::Op
+  uint32_t flags = 0;                            // must be 0
+  uint64_t local = 0;                            // address inside one registered region
+  uint64_t handle = 0;                           // Engine::handle
+  uint64_t offset = 0;                           // in the remote region
+  uint64_t length = 0;                           // of an element; 0 is a copy of nothing, and succeeds
+  uint64_t count = 1;                            // 0 is a copy of nothing as well
+  uint64_t local_stride = 0, remote_stride = 0;  // from one element to the next; not looked at below 2 elements
 };
-static_assert(sizeof(Record) == 40);
+static_assert(sizeof(Record) == 64);
+
+// From the first byte to the end of the last element, on the side of that stride. Null: that is no 64-bit number.
+std::optional<uint64_t> span_bytes(const Record& record, uint64_t stride);
+
+// A batch may name more copies than its caller could list, and all are planned in one step.
+inline constexpr uint64_t kElementsMax = 1u << 20;  // of its records with strides, as far as they cannot be joined
 
 // The copies of one batch: checked, neighbours that are contiguous on both sides joined, what is longer than a slice
 // cut. Transfers share it and do not change it. It keeps nothing alive: memory may go, and links, and then it does not

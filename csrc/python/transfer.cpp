@@ -31,23 +31,30 @@ std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
 
 uint64_t to_number(PyObject* item, const char* what) {
   uint64_t value = PyLong_AsUnsignedLongLong(item);
-  if (PyErr_Occurred() == nullptr) return value;
+  if (value != UINT64_MAX || PyErr_Occurred() == nullptr) return value;
   PyErr_Clear();
   raise({Code::kInvalid, std::string(what) + " is not a number from 0 to 2^64 - 1"});
 }
+
+constexpr const char* kEntry = "an entry is (local, remote region, offset, length), or Strided";
 
 // Entries of one batch → records. Neighbours mostly name the same memory and the same region: those are asked once.
 class Packer {
  public:
   explicit Packer(uint32_t op) { record_.op = op; }
 
+  // The caller keeps `entry`.
   engine::Record pack(py::handle entry) {
-    py::object fast = py::reinterpret_steal<py::object>(
-        PySequence_Fast(entry.ptr(), "an entry is (local, remote region, offset, length)"));
-    if (!fast) throw py::error_already_set();
-    if (PySequence_Fast_GET_SIZE(fast.ptr()) != 4)
-      raise({Code::kInvalid, "an entry is (local, remote region, offset, length)"});
-    PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
+    py::object other;  // for what is no tuple
+    const bool strided = PyTuple_Check(entry.ptr()) == 0 && py::hasattr(entry, "_strided");
+    if (strided) entry = other = entry.attr("_strided");
+    if (PyTuple_Check(entry.ptr()) == 0) {
+      other = py::reinterpret_steal<py::object>(PySequence_Fast(entry.ptr(), kEntry));
+      if (!other) throw py::error_already_set();
+      entry = other = py::tuple(other);  // which does not change while it is looked at
+    }
+    if (PySequence_Fast_GET_SIZE(entry.ptr()) != (strided ? 7 : 4)) raise({Code::kInvalid, kEntry});
+    PyObject** items = PySequence_Fast_ITEMS(entry.ptr());
     uint64_t room = aim_local(items[0]);
     if (items[1] != remote_.ptr()) {
       record_.handle = py::cast<const RemoteRegionHandle&>(py::handle(items[1])).handle;
@@ -55,13 +62,32 @@ class Packer {
     }
     record_.offset = to_number(items[2], "offset");
     record_.length = to_number(items[3], "length");
-    if (record_.length > room)
-      raise({Code::kInvalid, "length " + std::to_string(record_.length) + " is more than the local memory of " +
-                                 std::to_string(room) + " bytes"});
+    record_.count = 1;
+    if (strided) take_strides(items);
+    auto span = engine::span_bytes(record_, record_.local_stride);
+    if (!span || *span > room) raise({Code::kInvalid, too_long(room)});
     return record_;
   }
 
  private:
+  void take_strides(PyObject** items) {
+    auto stride = [&](PyObject* item, const char* what) {
+      return Py_IsNone(item) != 0 ? record_.length : to_number(item, what);
+    };
+    record_.count = to_number(items[4], "count");
+    record_.local_stride = stride(items[5], "local_stride");
+    record_.remote_stride = stride(items[6], "remote_stride");
+  }
+
+  std::string too_long(uint64_t room) const {
+    std::string text = "length " + std::to_string(record_.length);
+    if (record_.count != 1) {
+      text += ", " + std::to_string(record_.count) + " times with a local stride of " +
+              std::to_string(record_.local_stride) + ",";
+    }
+    return text + " is more than the local memory of " + std::to_string(room) + " bytes";
+  }
+
   // Sets the record's local address; returns how many bytes there are from it on.
   uint64_t aim_local(PyObject* local) {
     uint64_t offset = 0;
@@ -85,6 +111,28 @@ class Packer {
   std::pair<uint64_t, uint64_t> range_{0, 0};
 };
 
+// What a packed buffer holds: this, or engine::Record where its items are so long.
+struct PlainRecord {
+  uint32_t op, flags;
+  uint64_t local, handle, offset, length;
+};
+static_assert(sizeof(PlainRecord) == 40);
+
+Records unpack(const Py_buffer& view, uint32_t op) {
+  const auto* bytes = static_cast<const std::byte*>(view.buf);
+  const auto length = static_cast<size_t>(view.len);
+  const bool strided = view.itemsize == sizeof(engine::Record);
+  const size_t size = strided ? sizeof(engine::Record) : sizeof(PlainRecord);
+  if (length % size != 0) raise({Code::kInvalid, "packed entries are records of 40 bytes, or items of 64"});
+  Records records(length / size);
+  for (auto& record : records) {
+    std::memcpy(static_cast<void*>(&record), bytes, size);
+    bytes += size;
+    record.op = op;
+  }
+  return records;
+}
+
 }  // namespace
 
 Records pack_records(const py::object& entries, uint32_t op) {
@@ -92,18 +140,19 @@ Records pack_records(const py::object& entries, uint32_t op) {
   if (PyObject_CheckBuffer(entries.ptr()) != 0) {
     Py_buffer view;
     if (PyObject_GetBuffer(entries.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw py::error_already_set();
-    if (view.len % sizeof(engine::Record) != 0) {
-      PyBuffer_Release(&view);
-      raise({Code::kInvalid, "packed entries are records of 40 bytes"});
+    const auto release = [](Py_buffer* buffer) { PyBuffer_Release(buffer); };
+    std::unique_ptr<Py_buffer, decltype(release)> guard(&view, release);
+    return unpack(view, op);
+  }
+  Packer packer(op);
+  if (PyList_Check(entries.ptr())) {
+    records.reserve(PyList_GET_SIZE(entries.ptr()));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries.ptr()); ++i) {  // packing may run code of the caller's
+      auto entry = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(entries.ptr(), i));
+      records.push_back(packer.pack(entry));
     }
-    records.resize(view.len / sizeof(engine::Record));
-    std::memcpy(static_cast<void*>(records.data()), view.buf, view.len);
-    PyBuffer_Release(&view);
-    for (auto& record : records) record.op = op;
     return records;
   }
-  if (PyList_Check(entries.ptr())) records.reserve(PyList_GET_SIZE(entries.ptr()));
-  Packer packer(op);
   for (py::handle entry : entries) records.push_back(packer.pack(entry));
   return records;
 }

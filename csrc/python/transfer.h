@@ -28,7 +28,7 @@ struct TransferHandle {
 
 using Records = std::vector<engine::Record>;
 
-// From an iterable of (local, remote region, offset, length), or from a buffer of 40-byte records.
+// From an iterable of (local, remote region, offset, length) and Strided, or from a buffer of packed records.
 Records pack_records(const py::object& entries, uint32_t op);
 
 // How a batch is to be carried, as Python says it.

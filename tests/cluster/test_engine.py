@@ -157,6 +157,100 @@ def test_packed_records_and_prepared_batches(engine: moontide.Engine, peer: Peer
         engine.prepare("copy", blocks)
 
 
+def test_strided_entries(engine: moontide.Engine, peer: Peer) -> None:
+    link = engine.open(peer.address)
+    peer.ask("fill", region="heap", seed=9)
+    heap = link.region("heap")
+    expected = np.frombuffer(pattern(SIZE, 9), dtype=np.uint8)
+    target = np.zeros(SIZE, dtype=np.uint8)
+    region = engine.register(target, name="strided")
+    assert SIZE >= 100_000 * 10
+    # 100,000 elements are one entry; every second byte, and six of ten
+    entries = [
+        moontide.Strided(region, heap, 1, 1, count=100_000, local_stride=2, remote_stride=3),
+        moontide.Strided((region, 200_000), heap, 0, 6, count=1000, remote_stride=10),
+        (region, heap, SIZE - 5, 10),
+    ]
+    transfer = engine.read(entries)
+    with pytest.raises(errors.Denied, match="outside remote region"):
+        transfer.wait(10)
+    assert [type(result).__name__ for result in transfer.results] == ["NoneType", "NoneType", "Denied"]
+    assert np.array_equal(target[:200_000:2], expected[1:300_000:3])
+    assert not target[1:200_000:2].any()
+    assert np.array_equal(target[200_000:206_000].reshape(1000, 6), expected[:10_000].reshape(1000, 10)[:, :6])
+    # the same as a packed record
+    plain = [("op", "<u4"), ("flags", "<u4"), *((name, "<u8") for name in ("local", "handle", "offset", "length"))]
+    record = np.dtype([*plain, ("count", "<u8"), ("local_stride", "<u8"), ("remote_stride", "<u8")])
+    target[:] = 0
+    batch = engine.prepare("read", np.array([(0, 0, region.address, heap.handle, 1, 1, 100_000, 2, 3)], dtype=record))
+    assert len(batch) == 1
+    batch.post().wait(10)
+    assert np.array_equal(target[:200_000:2], expected[1:300_000:3])
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "said"),
+    [
+        ({"count": -1}, errors.Invalid, "count is not a number from 0"),
+        ({"count": 2, "local_stride": -4096}, errors.Invalid, "local_stride is not a number from 0"),
+        ({"count": 2, "remote_stride": 2**64}, errors.Invalid, "remote_stride is not a number from 0"),
+        ({"count": 513}, errors.Invalid, "513 times with a local stride of 8, is more than the local memory of 4096"),
+        ({"count": 3, "local_stride": 2**63}, errors.Invalid, "is more than the local memory"),
+        (
+            {"count": 2, "local_stride": 7},
+            errors.Invalid,
+            "a local stride of 7 bytes: elements of 8 bytes would overlap",
+        ),
+        ({"count": 2, "remote_stride": SIZE - 7}, errors.Denied, "not inside remote region 'heap'"),
+        ({"count": 3, "remote_stride": 2**63}, errors.Denied, "not inside remote region 'heap'"),
+    ],
+)
+def test_strided_entries_that_cannot_be_done(
+    engine: moontide.Engine, peer: Peer, shape: dict[str, int], error: type[errors.MoontideError], said: str
+) -> None:
+    heap = engine.open(peer.address).region("heap")
+    target = bytearray(4096)
+    region = engine.register(target, name="bad")
+    entry = moontide.Strided(region, heap, 0, 8, **shape)
+    with pytest.raises(error, match=said):
+        engine.read([entry]).wait(10)
+    with pytest.raises(errors.Invalid, match="or Strided"):
+        engine.read([(region, heap, 0, 8, 2, 8, 8)])  # type: ignore[list-item]
+    region.unregister(timeout=5)
+    assert not any(target)
+
+
+def test_a_region_that_comes_later_is_waited_for(engine: moontide.Engine) -> None:
+    with make_engine() as owner:
+        link = engine.open(owner.address)
+        with pytest.raises(errors.TimedOut, match=r"registered no region 'late' within 0.01 s; it has \[\]"):
+            link.wait_region("late", timeout=0.01)
+        waiting = link.wait_region_async("late")
+        owner.register(bytearray(4096), name="other")
+        assert link.wait_region("other", timeout=10).length == 4096
+        assert not waiting.done
+        owner.register(b"x" * 512, name="late")
+        late = waiting.wait(10)
+        assert (late.name, late.length, late.handle) == ("late", 512, link.region("late").handle)
+        assert link.wait_region("late", timeout=0).id == late.id
+
+        async def awaited() -> int:
+            operation = link.wait_region_async("last")
+            owner.register(bytearray(64), name="last")
+            return (await operation).length
+
+        assert asyncio.run(awaited()) == 64
+        never = link.wait_region_async("never")
+    with pytest.raises(errors.PeerLost):
+        never.wait(10)
+    with pytest.raises(errors.PeerLost):
+        link.wait_region("late", timeout=10)
+    forgotten = engine.open(engine.address).wait_region_async("never")
+    engine.close()
+    with pytest.raises((errors.PeerLost, errors.Closed)):
+        forgotten.wait(10)
+
+
 def test_one_result_per_entry(engine: moontide.Engine, peer: Peer) -> None:
     link = engine.open(peer.address)
     target = bytearray(4096)

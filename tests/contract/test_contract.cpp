@@ -281,6 +281,118 @@ TEST_CASE("contract: a prepared batch ends with its link, also the record that c
   });
 }
 
+// What elements of a strided record copy, byte by byte.
+void copy_elements(const Record& record, ByteView source, uint64_t from, uint64_t from_stride, MutableBytes target,
+                   uint64_t to, uint64_t to_stride) {
+  for (uint64_t i = 0; i < record.count; ++i) {
+    ByteView bytes = source.subspan(from + i * from_stride, record.length);
+    std::ranges::copy(bytes, target.begin() + static_cast<ptrdiff_t>(to + i * to_stride));
+  }
+}
+
+TEST_CASE("contract: strided records are exact and touch nothing between their elements") {
+  struct Shape {
+    uint64_t length, count, taken_stride, put_stride, pieces_most;
+  };
+  const Shape shapes[] = {
+      {1, 1000, 3, 2, 1000},
+      {512, 700, 512, 1024, 700},
+      {4096, 300, 8192, 4096, 300},
+      {4096, 300, 4096, 4096, 1},
+      {64, 500, 0, 64, 500},
+      {100, 400, 7, 100, 400},  // taken: overlapping
+      {70'000, 20, 70'001, 90'000, 20},
+      {(1u << 20) + 5, 2, 1, (1u << 20) + 9, 4},  // longer than a slice
+      {4096, 1, 0, 0, 1},
+  };
+  for_each([&](const MakePair& make) {
+    Scene scene(make);
+    for (const Shape& shape : shapes) {
+      for (uint32_t op : {kRead, kWrite}) {
+        CAPTURE(shape.length);
+        CAPTURE(shape.count);
+        CAPTURE(op);
+        MutableBytes source = op == kRead ? scene.theirs->bytes() : scene.ours->bytes();
+        MutableBytes target = op == kRead ? scene.ours->bytes() : scene.theirs->bytes();
+        std::ranges::copy(pattern(kSize, shape.length), source.begin());
+        std::ranges::fill(target, std::byte{0xee});
+        const uint64_t from = 11, to = 23;
+        Record record =
+            op == kRead ? scene.record(op, to, from, shape.length) : scene.record(op, from, to, shape.length);
+        record.count = shape.count;
+        (op == kRead ? record.remote_stride : record.local_stride) = shape.taken_stride;
+        (op == kRead ? record.local_stride : record.remote_stride) = shape.put_stride;
+        Bytes expected(kSize, std::byte{0xee});
+        copy_elements(record, source, from, shape.taken_stride, expected, to, shape.put_stride);
+        engine::PreparedBatch batch{{record}};
+        auto transfer = scene.pair->reader().submit(batch, {});
+        REQUIRE(transfer);
+        REQUIRE(scene.pair->run_until([&] { return (*transfer)->quiet(); }));
+        CHECK_MESSAGE((*transfer)->results() == std::vector{Code::kOk}, (*transfer)->error().text());
+        CHECK((*transfer)->bytes() == shape.length * shape.count);
+        CHECK(std::ranges::equal(target, expected));
+        uint64_t pieces = 0;
+        for (const auto& part : batch.plan->parts) pieces += part.pieces.size();
+        CHECK(pieces <= shape.pieces_most + shape.length * shape.count / (64u << 10));  // where slices are short
+      }
+    }
+  });
+}
+
+TEST_CASE("contract: a strided record that cannot be done is refused as a whole, and the others are done") {
+  constexpr uint64_t kTop = uint64_t{1} << 63;
+  struct Bad {
+    uint32_t op;
+    uint64_t local, remote, length, count, local_stride, remote_stride;
+    Code code;
+  };
+  const Bad all[] = {
+      {kRead, 0, 0, 0, 5, 1, 1, Code::kOk},                      // nothing, which is fine
+      {kRead, 0, 0, 64, 0, 0, 0, Code::kOk},                     //
+      {kRead, 0, 0, 0, UINT64_MAX, kTop, kTop, Code::kOk},       //
+      {kWrite, 0, kSize, 64, 0, 64, 64, Code::kOk},              // at the end
+      {kRead, 0, kSize + 1, 64, 0, 64, 64, Code::kDenied},       // behind it
+      {kRead, 0, 0, 64, 2, 63, 64, Code::kInvalid},              // overlap where they are put
+      {kRead, 0, 0, 64, 2, 0, 64, Code::kInvalid},               //
+      {kWrite, 0, 0, 64, 2, 64, 63, Code::kInvalid},             //
+      {kWrite, 0, 0, 64, 1000, 64, 0, Code::kInvalid},           //
+      {kRead, 0, kSize - 129, 64, 3, 64, 33, Code::kDenied},     // the last byte of the last is outside, there
+      {kRead, 0, kSize - 130, 64, 3, 64, 33, Code::kOk},         // or just inside
+      {kRead, kSize - 191, 0, 64, 3, 64, 1, Code::kDenied},      // and here
+      {kRead, kSize - 192, 0, 64, 3, 64, 1, Code::kOk},          //
+      {kRead, 0, 0, 64, 3, 64, kTop, Code::kDenied},             // wraps to the start
+      {kRead, 0, 0, 64, 2, kTop, 64, Code::kDenied},             //
+      {kRead, 0, 0, 64, 3, kTop, 64, Code::kInvalid},            // reaches beyond 2^64 here
+      {kRead, 0, 0, 64, 2, 64, UINT64_MAX - 63, Code::kDenied},  // its end is 2^64
+      {kRead, 0, 0, 64, 5, 64, UINT64_MAX / 4 + 1, Code::kDenied},
+      {kRead, 0, 0, 64, UINT64_MAX, 64, 0, Code::kInvalid},
+      {kRead, 0, 0, 1, UINT64_MAX, 1, 0, Code::kDenied},
+      {kWrite, 0, 0, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, Code::kInvalid},
+      {kWrite, 0, 0, 1, kSize, 0, 1, Code::kTooLarge},  // more elements than one batch may have
+      {kWrite, 0, 0, 1, kSize, 1, 1, Code::kOk},        // which are one where they are joined
+  };
+  for_each([&](const MakePair& make) {
+    Scene scene(make);
+    std::vector<Record> records;
+    std::vector<Code> expected;
+    for (const Bad& bad : all) {
+      Record record = scene.record(bad.op, bad.local, bad.remote, bad.length);
+      record.count = bad.count;
+      record.local_stride = bad.local_stride;
+      record.remote_stride = bad.remote_stride;
+      records.push_back(record);
+      expected.push_back(bad.code);
+    }
+    auto transfer = scene.run(records);
+    REQUIRE(transfer->results().size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(i);
+      CHECK(code_name(transfer->results()[i]) == code_name(expected[i]));
+    }
+    CHECK(transfer->bytes() == 64 * 6 + kSize);
+  });
+}
+
 TEST_CASE("contract: cancel gives one outcome, then quiet, and nothing lands after it (laws 1 and 2)") {
   for_each([](const MakePair& make) {
     for (uint32_t op : {kRead, kWrite}) {

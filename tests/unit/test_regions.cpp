@@ -125,6 +125,32 @@ Bytes pattern(size_t size) {
   return bytes;
 }
 
+TEST_CASE("regions: records that go back and forth between many regions make one part of each") {
+  Alone alone(self_only());
+  constexpr uint64_t kRegions = 2000, kEach = 8, kPart = 64;
+  Bytes theirs(kRegions * kEach * kPart), ours(kRegions * kEach * kPart);
+  std::ranges::copy(pattern(theirs.size()), theirs.begin());
+  const uint64_t handle =
+      alone.handle(*alone.engine->add_region(theirs.data(), theirs.size(), kReadable | kWritable, "theirs"));
+  for (uint64_t i = 0; i < kRegions; ++i) {
+    REQUIRE(alone.engine->add_region(ours.data() + i * kEach * kPart, kEach * kPart, kLocal, ""));
+  }
+  engine::PreparedBatch batch;
+  for (uint64_t k = 0; k < kEach; ++k) {
+    for (uint64_t i = 0; i < kRegions; ++i) {
+      const uint64_t at = (i * kEach + k) * kPart;
+      batch.records.push_back({kRead, 0, reinterpret_cast<uint64_t>(ours.data() + at), handle, at, kPart});
+    }
+  }
+  auto transfer = alone.engine->submit(batch, {});
+  REQUIRE(alone.run_until([&] { return (*transfer)->quiet(); }));
+  CHECK((*transfer)->error().code == Code::kOk);
+  CHECK(ours == theirs);
+  REQUIRE(batch.plan->parts.size() == kRegions);
+  CHECK(batch.plan->regions.size() == kRegions + 1);                          // the far end is here too
+  for (const auto& part : batch.plan->parts) CHECK(part.pieces.size() == 1);  // neighbours, though others came between
+}
+
 TEST_CASE("regions: a device's limit splits a registration, and copies across the joints are exact (FAULTS 046, 048)") {
   auto state = std::make_shared<ChunkedDevice::State>();
   Alone alone([state](memory::Registry&, const engine::EngineOptions&) {
