@@ -118,11 +118,11 @@ def check_default_is_level(family: str, seed: int, requests: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_default_is_level_with_the_better_one_and_ahead_on_the_mean(family: str) -> None:
-    check_default_is_level(family, 201, 6000)
+    check_default_is_level(family, 301, 6000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(202, 211))
+@pytest.mark.parametrize("seed", range(302, 311))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_default_is_level_on_ten_seeds(family: str, seed: int) -> None:
     check_default_is_level(family, seed, 6000)

@@ -205,30 +205,34 @@ TEST_CASE("prefix: a prefix that is removed before its children leaves no trace 
   CHECK(store.order(1) == Ids{2, 1});
 }
 
-TEST_CASE("prefix: learns that turns come back after minutes and tails do not") {
-  Store store("prefix");
-  // Conversations of four turns, a minute apart: each turn ends in a block of its own, which the next one rewrites.
-  int next = 0;
-  for (int conversation = 0; conversation < 60; ++conversation) {
-    Ids prompt;
-    for (int turn = 0; turn < 4; ++turn) {
-      prompt.push_back(next++);
-      prompt.push_back(next++);
-      Ids request = prompt;
-      request.push_back(next++);
-      store.use(request, 240 * conversation + 60 * turn);
+TEST_CASE("prefix: learns that turns come back after minutes and tails do not, also of requests told in two calls") {
+  for (int calls : {1, 2}) {
+    CAPTURE(calls);
+    Store store("prefix");
+    // Conversations of four turns, a minute apart: each turn ends in a block of its own, which the next one rewrites.
+    int next = 0;
+    for (int conversation = 0; conversation < 60; ++conversation) {
+      Ids prompt;
+      for (int turn = 0; turn < 4; ++turn) {
+        prompt.push_back(next++);
+        prompt.push_back(next++);
+        Ids request = prompt;
+        request.push_back(next++);
+        for (int call = 0; call < calls; ++call) store.use(request, 240 * conversation + 60 * turn);
+      }
     }
+    int64_t now = 240 * 60;
+    int first = next;
+    Ids due = {first, first + 1, first + 2, first + 3, first + 4};  // a conversation whose next turn is due soon
+    for (int call = 0; call < calls; ++call) store.use(due, now);
+    store.use({first + 10, first + 11}, now + 50);  // something that has just come
+    store.use({first + 20, first + 21}, now + 51);
+    Ids order = store.order(now + 52);
+    auto place = [&](int id) { return std::ranges::find(order, id) - order.begin(); };
+    CHECK(place(first + 11) < place(first + 3));
+    CHECK(place(first + 4) < place(first + 3));
+    CHECK(place(0) < place(first + 3));
   }
-  int64_t now = 240 * 60;
-  int first = next;
-  store.use({first, first + 1, first + 2, first + 3, first + 4}, now);  // a conversation whose next turn is due soon
-  store.use({first + 10, first + 11}, now + 50);                        // something that has just come
-  store.use({first + 20, first + 21}, now + 51);
-  Ids order = store.order(now + 52);
-  auto place = [&](int id) { return std::ranges::find(order, id) - order.begin(); };
-  CHECK(place(first + 11) < place(first + 3));
-  CHECK(place(first + 4) < place(first + 3));
-  CHECK(place(0) < place(first + 3));
 }
 
 TEST_CASE("steps are bounded") {

@@ -14,7 +14,9 @@ constexpr uint8_t kCountMax = 15;
 constexpr size_t kGhostsMin = 4096;
 constexpr Ticks kSecond = 60;
 constexpr std::array<Ticks, 2> kPaces = {20 * kSecond, 300 * kSecond};
-constexpr uint32_t kFreshOfTurn = 8;  // who brings more at once begins something new on an old prefix
+constexpr uint32_t kFreshOfTurn = 8;        // who brings more at once begins something new on an old prefix
+constexpr Ticks kOneRequest = kSecond / 2;  // uses within this time are one: of a lookup, a read and a put
+constexpr uint32_t kWalkMax = 64;           // steps up a prefix, where a request goes on from it
 constexpr Ticks kRankingInterval = 2 * kSecond;
 constexpr uint32_t kRankingPaths = 16;
 constexpr size_t kListsPerRefresh = 16;
@@ -41,7 +43,10 @@ constexpr std::array<uint8_t, ReuseModel::kKinds> make_pools() {
   return pools;
 }
 
+// How long it is between uses, on a scale that fits: eight times the logarithm of ticks.
 uint8_t pace_of(Ticks gap) { return static_cast<uint8_t>(std::min(8 * std::log2(gap + 1.0), 255.0)); }
+
+Ticks gap_of(uint8_t pace) { return static_cast<Ticks>(std::exp2(pace / 8.0)); }
 
 }  // namespace
 
@@ -77,28 +82,28 @@ void PrefixPolicy::used(Evictable& entry, const Use& use) {
   if (path_.last == kNoSlot || parent != path_.last) {
     end_path();
     advance(now);
+    if (parent != kNoSlot) go_on_from(parent);
   }
-  model_.used(entry.key_hash, now);
   bool stored = entry.slot == kNoSlot;
   if (stored) store(entry, parent);
   Slot slot = entry.slot;
   Node& node = slots_[slot];
   if (node.listed) unlist(slot);
-  if (!stored || node.again) {  // known, here or as a ghost
+  bool new_use = stored || now - node.used_at >= kOneRequest;
+  if (new_use) model_.used(entry.key_hash, now);
+  if (new_use && (!stored || node.again)) {  // known, here or as a ghost
     Ticks gap = now - node.used_at;
     int pace = pace_of(gap);
     node.pace = static_cast<uint8_t>(node.pace != 0 ? node.pace + (pace - node.pace) / 4 : pace);
     node.again = 1;
-    if (shared(node)) {
-      path_.turns = 1;
-      path_.shared = slot;
-    } else {
-      path_.turns = std::min<uint8_t>(node.turns + 1, kCountMax);
-      path_.gap = gap;
-    }
-    path_.fresh = 0;
-  } else {
+    pass_known(slot, node.turns + 1, gap);
+  } else if (stored) {
     node.turns = path_.turns;
+    ++path_.fresh;
+  } else if (node.again) {
+    pass_known(slot, node.turns, gap_of(node.pace));
+  } else {
+    path_.turns = node.turns;
     ++path_.fresh;
   }
   node.used_at = now;
@@ -107,6 +112,23 @@ void PrefixPolicy::used(Evictable& entry, const Use& use) {
   // Until the request is over it counts as its end.
   node.kind = kind_of(path_, !node.again);
   if (node.children == 0) list(slot, false);
+}
+
+void PrefixPolicy::pass_known(Slot slot, int turns, Ticks gap) {
+  path_.fresh = 0;
+  if (shared(slots_[slot])) {
+    path_.turns = 1;
+    path_.shared = slot;
+  } else {
+    path_.turns = static_cast<uint8_t>(std::min<int>(turns, kCountMax));
+    path_.gap = gap;
+  }
+}
+
+void PrefixPolicy::go_on_from(Slot parent) {
+  for (Slot slot = parent; slot != kNoSlot && path_.length < kWalkMax; slot = slots_[slot].parent) ++path_.length;
+  const Node& node = slots_[parent];
+  pass_known(parent, node.again ? node.turns + 1 : node.turns, gap_of(node.pace));
 }
 
 void PrefixPolicy::store(Evictable& entry, Slot parent) {

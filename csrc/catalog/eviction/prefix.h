@@ -39,7 +39,7 @@ class PrefixPolicy final : public EvictionPolicy {
     uint8_t again : 1 = 0;   // used after it was stored for the first time
     uint8_t turns : 4 = 0;   // of its conversation, when it was stored or last continued
     uint8_t forks : 4 = 0;   // how often a child was stored for the first time
-    uint8_t pace = 0;        // how long it is between its uses: eight times the logarithm of ticks, smoothed
+    uint8_t pace = 0;        // between its uses, smoothed; see pace_of
   };
   static_assert(sizeof(Node) == 32 && ReuseModel::kAges <= 32);
 
@@ -57,6 +57,10 @@ class PrefixPolicy final : public EvictionPolicy {
   static Kind kind_of(const Path& path, bool tail);
   static Kind kind_of(const Node& node);
   void end_path();
+  // The path passes what was there before its request, in the given turn of its conversation.
+  void pass_known(Slot slot, int turns, Ticks gap);
+  // The path begins below an entry that an earlier call dealt with.
+  void go_on_from(Slot parent);
   void follow(Slot slot, Kind kind);
   void list(Slot slot, bool coldest);
   void unlist(Slot slot);

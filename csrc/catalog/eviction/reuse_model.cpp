@@ -43,6 +43,7 @@ Ticks ReuseModel::age_end(size_t age) { return age + 1 < kAges ? kEnds[age] : UI
 
 void ReuseModel::follow(uint64_t key_hash, Kind kind, Ticks now) {
   if (!sampled(key_hash)) return;
+  if (uint32_t place = find(key_hash); place != kNone) close(place);  // it counts from now
   if (end_ - begin_ == kSamples) make_room(now);
   uint32_t place = end_++ & (kSamples - 1);
   if (place >= ring_.size()) ring_.resize(place + 1);
@@ -74,11 +75,16 @@ void ReuseModel::close(uint32_t place) {
 
 void ReuseModel::used(uint64_t key_hash, Ticks now) {
   if (!sampled(key_hash)) return;
-  for (uint32_t place = chain_of(key_hash); place != kNone; place = ring_[place].next) {
-    if (ring_[place].key_hash != key_hash) continue;
-    count(ring_[place].kind, age_of(now - ring_[place].time), true);
-    return close(place);
-  }
+  uint32_t place = find(key_hash);
+  if (place == kNone) return;
+  count(ring_[place].kind, age_of(now - ring_[place].time), true);
+  close(place);
+}
+
+uint32_t ReuseModel::find(uint64_t key_hash) {
+  uint32_t place = chain_of(key_hash);
+  while (place != kNone && ring_[place].key_hash != key_hash) place = ring_[place].next;
+  return place;
 }
 
 void ReuseModel::advance(Ticks now) {

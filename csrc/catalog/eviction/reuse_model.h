@@ -57,6 +57,7 @@ class ReuseModel {
   bool sampled(uint64_t key_hash) const { return (mixed(key_hash) & sample_mask_) == 0; }
   uint32_t& chain_of(uint64_t key_hash) { return index_[mixed(key_hash) >> 32 & (kSamples - 1)]; }
   Record& record(uint32_t number) { return ring_[number & (kSamples - 1)]; }
+  uint32_t find(uint64_t key_hash);  // its place in the ring
   void make_room(Ticks now);
   void close(uint32_t place);
   void count(Kind kind, size_t age, bool was_used);
