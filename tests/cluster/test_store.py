@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Iterator
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -135,7 +135,7 @@ def test_parts_of_registered_memory(store: moontide.Store) -> None:
 
 @pytest.mark.parametrize("policy", ["prefix", "lru"])
 def test_a_prefix_that_was_put_as_one_goes_from_its_end(policy: str) -> None:
-    config = msgspec.structs.replace(CONFIG, eviction=policy, lease=0.1)
+    config = moontide.load_config({"eviction": policy, "lease": "100ms"}, environ={})
     size, blocks = 4096, 8
     with moontide.Store(lend=2 << 20, config=config) as store:
         memory = np.zeros(size, dtype=np.uint8)
@@ -157,7 +157,7 @@ def test_a_prefix_that_was_put_as_one_goes_from_its_end(policy: str) -> None:
 
 def test_an_eviction_policy_that_does_not_exist_is_refused() -> None:
     with pytest.raises(errors.Invalid, match="fifo"):
-        moontide.Store(lend=1 << 20, config=msgspec.structs.replace(CONFIG, eviction="fifo"))
+        moontide.Store(lend=1 << 20, config=dataclasses.replace(CONFIG, eviction="fifo"))
 
 
 def test_a_full_pool_evicts_the_oldest_and_says_no_to_what_never_fits() -> None:
