@@ -321,6 +321,9 @@ class Config:
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2
     hold_ttl: Annotated[float, _Duration("a hand-over nobody renews for so long is over", 0.1, 86400)] = 30
     lease: Annotated[float, _Duration("how long a located object is likely to stay", 0.1, 3600)] = 1
+    eviction: Annotated[
+        str, _Choice("which objects of a full pool go first; said to the master", "prefix", "lru", "s3fifo", "tinylfu")
+    ] = "prefix"
     spin_us: Annotated[int, _Count("microseconds that a waiter polls before it sleeps", 0, 10_000)] = 20
     tcp_streams: Annotated[int, _Count("data connections per peer", 1, 16)] = 1
     rails: Annotated[

@@ -32,6 +32,7 @@ std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const
   advance(now_ns);
   std::vector<PutGrant> grants;
   grants.reserve(requests.size());
+  ++batch_;
   for (const PutRequest& request : requests) grants.push_back(start_one(client, request));
   evict_ahead();
   return grants;
@@ -41,11 +42,14 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request) {
   if (!key_valid(request.key)) return {.code = Code::kInvalid};
   if (Object* live = objects_.find(request.key)) {
     if (live->committed()) {
-      live->node->policy->touched(*live);  // the client would have written it: it is in use
+      use(*live);  // the client would have written it: it is in use
       return {.code = Code::kAlreadyExists};
     }
     bool repeated = live->writer == client && live->token == request.token && live->length == request.length;
-    if (repeated && now_ns_ < live->deadline_ns) return grant(*live);
+    if (repeated && now_ns_ < live->deadline_ns) {
+      pass(*live);
+      return grant(*live);
+    }
     if (now_ns_ < live->deadline_ns) return {.code = Code::kAlreadyExists};
     ++counters_.puts_expired;
     retire(*live);
@@ -61,6 +65,8 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request) {
   object.length = request.length;
   object.writer = client;
   object.token = request.token;
+  if (Object* before = last_of_batch(*node); request.follows && before != nullptr) object.follows = before->generation;
+  pass(object);
   open_put(object);
   node->tickets.insert(object.generation);
   ++counters_.puts_granted;
@@ -102,6 +108,7 @@ std::vector<Code> Catalog::put_end(const ClientId& client, std::span<const PutPl
   advance(now_ns);
   std::vector<Code> codes;
   codes.reserve(placed.size());
+  ++batch_;
   for (const PutPlaced& one : placed) codes.push_back(end_one(client, one));
   return codes;
 }
@@ -139,8 +146,28 @@ void Catalog::commit(Object& object, uint64_t offset, uint32_t crc) {
   object.crc = crc;
   object.join_round = node.join_round;
   node.to_confirm.insert(object.generation);
-  node.policy->inserted(object);
+  use(object);
   ++counters_.puts_committed;
+}
+
+void Catalog::use(Object& object) {
+  Node& node = *object.node;
+  const Object* before = nullptr;
+  if (!object.follows.empty()) {
+    before = last_of_batch(node);
+    if (before != nullptr && before->generation != object.follows) before = nullptr;
+    if (before == nullptr && object.slot == kNoSlot) {  // stored now: it may follow what an earlier batch stored
+      auto it = node.objects.find(object.follows);
+      if (it != node.objects.end()) before = it->second;
+    }
+  }
+  node.policy->used(object, {.now_ns = now_ns_, .bytes = object.footprint(), .parent = before});
+  pass(object);
+}
+
+void Catalog::pass(Object& object) {
+  object.node->last_of_batch = &object;
+  object.node->batch = batch_;
 }
 
 std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const PutRef> puts) {
@@ -171,6 +198,7 @@ bool Catalog::visible(const Object& object) const {
 std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t now_ns) {
   advance(now_ns);
   std::vector<Place> places(keys.size());
+  ++batch_;
   for (size_t i = 0; i < keys.size(); ++i) {
     Object* object = objects_.find(keys[i]);
     if (object == nullptr || !visible(*object)) {
@@ -178,7 +206,7 @@ std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t no
       continue;
     }
     ++counters_.located;
-    object->node->policy->touched(*object);
+    use(*object);
     // The granter's lease is 2 % longer than what it tells: its clock may run faster than the holder's.
     object->lease_until_ns = std::max(object->lease_until_ns, now_ns_ + limits_.lease_ns + limits_.lease_ns / 50);
     places[i] = {.code = Code::kOk,
@@ -202,9 +230,10 @@ std::vector<bool> Catalog::exists(std::span<const std::string> keys) const {
 }
 
 void Catalog::touch(std::span<const std::string> keys) {
+  ++batch_;
   for (const std::string& key : keys) {
     Object* object = objects_.find(key);
-    if (object != nullptr && object->committed()) object->node->policy->touched(*object);
+    if (object != nullptr && object->committed()) use(*object);
   }
 }
 
@@ -261,6 +290,7 @@ void Catalog::retire(Object& object) {
 
 void Catalog::detach(Object& object) {
   Node& node = *object.node;
+  if (node.last_of_batch == &object) node.last_of_batch = nullptr;
   if (object.committed()) {
     node.policy->erased(object);
     node.to_confirm.erase(object.generation);
@@ -336,13 +366,15 @@ void Catalog::evict(Node& node, const EvictionGoal& goal) {
   size_t most = std::min(limits_.evictions_per_step, node.committed_count() - goal.keep);
   std::vector<Object*> victims;
   uint64_t freed = 0;
-  auto offer = [&](Object& object) {
-    if (object.lease_until_ns > now_ns_) return true;
+  auto offer = [&](Evictable& entry) {
+    Object& object = static_cast<Object&>(entry);
+    if (object.lease_until_ns > now_ns_) return Verdict::kKeep;
     victims.push_back(&object);
     freed += object.footprint();
-    return (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most;
+    bool more = (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most;
+    return more ? Verdict::kTake : Verdict::kTakeLast;
   };
-  bool offered_all = node.policy->pick(limits_.scan_per_step, offer);
+  bool offered_all = node.policy->pick(limits_.scan_per_step, now_ns_, offer);
   if (goal.all_or_nothing && offered_all && freed < goal.bytes) return;
   for (Object* victim : victims) {
     ++counters_.evicted;

@@ -36,7 +36,7 @@ namespace moontide::catalog {
 
 class Catalog {
  public:
-  explicit Catalog(Limits limits, MakePolicy make_policy = [] { return std::make_unique<LruPolicy>(); });
+  explicit Catalog(Limits limits, MakePolicy make_policy = policy_maker(kDefaultPolicy));
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
 
@@ -117,6 +117,11 @@ class Catalog {
   Code place(const PutRequest& request, Node*& node);
   Code end_one(const ClientId& client, const PutPlaced& placed);
   void commit(Object& object, uint64_t offset, uint32_t crc);
+  // Tells the policy that the object was stored or read, and after what in the same batch.
+  void use(Object& object);
+  // The object of this batch that was dealt with last on this node; null: none yet.
+  Object* last_of_batch(Node& node) const { return node.batch == batch_ ? node.last_of_batch : nullptr; }
+  void pass(Object& object);
   bool visible(const Object& object) const;
 
   Result<> take_reported(Node& node, const InventoryEntry& entry);
@@ -149,6 +154,7 @@ class Catalog {
   uint32_t term_ = 0;
   uint64_t sequence_ = 0;
   int64_t now_ns_ = 0;
+  uint64_t batch_ = 0;  // counts the calls that have batches of keys
   ObjectTable objects_;
   NodeTable nodes_;
   LastOps last_ops_;

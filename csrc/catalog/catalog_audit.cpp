@@ -62,7 +62,8 @@ Result<> Catalog::check_node(const Node& node) const {
   for (auto& [generation, object] : node.objects) {
     if (object->node != &node || object->generation != generation) return broken("object on another node");
     if (node.retiring.contains(generation)) return broken("generation " + generation.text() + " lives and retires");
-    if (object->committed() != object->hook.linked) return broken("policy misses generation " + generation.text());
+    if (object->committed() != (object->slot != kNoSlot))
+      return broken("policy misses generation " + generation.text());
     if (node.tickets.contains(generation) != (!object->committed() && !object->writer.empty())) {
       return broken("ticket of generation " + generation.text());
     }
@@ -75,7 +76,10 @@ Result<> Catalog::check_node(const Node& node) const {
   if (committed != node.committed_bytes) return broken(unequal("committed", node.committed_bytes, committed));
   if (retiring != node.retiring_bytes) return broken(unequal("retiring", node.retiring_bytes, retiring));
   if (node.used_bytes() > node.capacity_bytes) return broken(unequal("used", node.used_bytes(), node.capacity_bytes));
-  bool all = node.policy->pick(SIZE_MAX, [&](Object&) { return ++in_policy > 0; });
+  bool all = node.policy->pick(SIZE_MAX, now_ns_, [&](Evictable&) {
+    ++in_policy;
+    return Verdict::kTake;
+  });
   if (!all || in_policy != node.committed_count()) {
     return broken(unequal("objects in the policy", in_policy, node.committed_count()));
   }

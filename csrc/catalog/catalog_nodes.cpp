@@ -91,7 +91,7 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   object.state = ObjectState::kCommitted;
   node.objects.emplace(object.generation, &object);
   node.committed_bytes += object.footprint();
-  node.policy->inserted(object);
+  use(object);
 }
 
 Result<Generation> Catalog::node_ready(const NodeId& id) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <set>
 
-#include "catalog/eviction.h"
+#include "catalog/object_table.h"
 #include "catalog/types.h"
 
 namespace moontide::catalog {
@@ -40,6 +40,8 @@ struct Node {
   std::set<Generation> to_confirm;          // committed, the node does not know yet
   std::unique_ptr<EvictionPolicy> policy;   // over the committed objects
   bool above_watermark = false;             // from the high watermark down to the low one
+  Object* last_of_batch = nullptr;          // that the batch number `batch` dealt with; null: none, or it is gone
+  uint64_t batch = 0;
 
   uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes; }
   uint64_t free_bytes() const { return capacity_bytes - used_bytes(); }

@@ -5,28 +5,21 @@
 #include <string>
 #include <string_view>
 
+#include "catalog/eviction/policy.h"
 #include "catalog/types.h"
 
 namespace moontide::catalog {
 
 struct Node;
-struct Object;
-
-// Belongs to the eviction policy of the object's node.
-struct PolicyHook {
-  Object* colder = nullptr;
-  Object* hotter = nullptr;
-  bool linked = false;
-};
 
 enum class ObjectState : uint8_t {
   kUnfinished,  // put_start was answered, put_end has not come: bytes are counted, nobody sees it
   kCommitted,
 };
 
-struct Object {
+// The policy of its node knows it while it is committed.
+struct Object : Evictable {
   std::string_view key;  // lives in the table
-  uint64_t key_hash = 0;
   Node* node = nullptr;
   Generation generation;
   uint64_t length = 0;
@@ -38,7 +31,7 @@ struct Object {
   uint64_t token = 0;          // while unfinished
   int64_t deadline_ns = 0;     // while unfinished
   int64_t lease_until_ns = 0;  // while committed; 0 = none
-  PolicyHook hook;
+  Generation follows;          // the object on the same node without which this one is worthless; none: empty
 
   uint64_t footprint() const { return entry_footprint(length); }
   bool committed() const { return state == ObjectState::kCommitted; }

@@ -80,6 +80,9 @@ struct PutRequest {
   std::string key{};
   uint64_t length = 0;
   uint64_t token = 0;  // chosen by the client, unique among its puts: asking again with it is answered again
+  // A block of a prefix, of which the one before it in this batch is the block before: worthless without it, so it is
+  // evicted first. Holds where both come to lie on the same node.
+  bool follows = false;
 };
 
 // `code` kOk: the rest says where. kAlreadyExists, kTooLarge, kNoSpace (room is being made: ask again),

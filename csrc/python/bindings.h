@@ -44,6 +44,7 @@ std::pair<uint64_t, std::string> refusals(Runtime& runtime);
 void bind_access(py::module_& m);
 void bind_engine(py::module_& m);
 void bind_observe(py::module_& m);
+void bind_policy(py::module_& m);
 void bind_transfer(py::module_& m);
 void bind_store(py::module_& m);
 void bind_sim(py::module_& m);

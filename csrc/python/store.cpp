@@ -13,9 +13,10 @@ namespace {
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
 using Lengths = std::vector<Result<uint64_t>>;
 
-store::MasterOptions master_options(const std::string& listen, double lease_s) {
+store::MasterOptions master_options(const std::string& listen, double lease_s, const std::string& eviction) {
   store::MasterOptions options;
   options.listen = listen;
+  options.eviction = eviction;
   options.catalog.lease_ns = to_ns(lease_s, "lease");
   // Within a process nobody was before this master.
   options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
@@ -75,13 +76,14 @@ Tenant<T> settle_in(const std::shared_ptr<Runtime>& runtime, std::shared_ptr<T> 
 using ClientHandle = Tenant<store::Member>;
 
 ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend,
-                         double lease_s) {
+                         double lease_s, const std::string& eviction) {
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
   store::MemberOptions options;
   options.master = master;
   options.lend_bytes = lend;
   options.master_options.catalog.lease_ns = to_ns(lease_s, "lease");
+  options.master_options.eviction = eviction;
   std::shared_ptr<store::Member> member = value_or_raise(
       store::Member::create(runtime->reactor(), runtime->master_network(), runtime->engine(), std::move(options)));
   return settle_in(runtime, std::move(member));
@@ -171,12 +173,12 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
 
 BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
                 const std::vector<std::vector<Range>>& parts, bool async, bool registered,
-                std::optional<double> timeout, std::string trace) {
+                std::optional<double> timeout, std::string trace, bool prefix) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::PutItem> items;
-  for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}});
+  for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}, prefix && i > 0});
   return start_batch(client, timeout, std::move(trace), [&](store::Client& native, store::OperationOptions options) {
     return native.put(std::move(items), async ? store::Commit::kAsync : store::Commit::kSync, std::move(options));
   });
@@ -282,9 +284,10 @@ void bind_batch(py::module_& m) {
 void bind_client(py::module_& m) {
   using Keys = std::vector<std::string>;
   py::class_<ClientHandle>(m, "StoreClient")
-      .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"))
+      .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"),
+           py::arg("eviction"))
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
-           py::arg("timeout") = py::none(), py::arg("trace") = "")
+           py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false)
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def(
@@ -350,15 +353,15 @@ void bind_store(py::module_& m) {
   bind_client(m);
   using MasterHandle = Tenant<store::Master>;
   py::class_<MasterHandle>(m, "Master")
-      .def(py::init([](const std::string& listen, double lease, const Access& access) {
+      .def(py::init([](const std::string& listen, double lease, const std::string& eviction, const Access& access) {
              py::gil_scoped_release nogil;
              auto runtime = Runtime::create_bare(0, access);
              auto held = lock_or_raise(*runtime);
-             std::shared_ptr<store::Master> master = value_or_raise(
-                 store::Master::create(runtime->reactor(), runtime->master_network(), master_options(listen, lease)));
+             std::shared_ptr<store::Master> master = value_or_raise(store::Master::create(
+                 runtime->reactor(), runtime->master_network(), master_options(listen, lease, eviction)));
              return settle_in(runtime, std::move(master));
            }),
-           py::arg("listen"), py::arg("lease"), py::arg("access"))
+           py::arg("listen"), py::arg("lease"), py::arg("eviction"), py::arg("access"))
       .def_property_readonly("refusals", [](const MasterHandle& h) { return refusals(*h.runtime()); })
       .def_property_readonly("address",
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })

@@ -31,7 +31,8 @@ namespace moontide::store {
 struct PutItem {
   std::string key;
   std::vector<Part> parts;
-  Bytes value;  // instead of parts: the client keeps it
+  Bytes value;           // instead of parts: the client keeps it
+  bool follows = false;  // a block of a prefix: worthless without the item before it, evicted before that
 };
 
 struct GetItem {

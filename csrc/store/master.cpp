@@ -10,7 +10,7 @@ Master::Master(io::Reactor& reactor, MasterOptions options)
     : reactor_(reactor),
       options_(std::move(options)),
       reign_(InstanceId::make(reactor.random())),
-      catalog_(options_.catalog),
+      catalog_(options_.catalog, catalog::policy_maker(options_.eviction)),
       tick_(reactor) {
   // two per cent more than what was granted: clocks differ
   earlier_leases_until_ns_ = reactor.now_ns() + options_.earlier_lease_ns + options_.earlier_lease_ns / 50;
@@ -19,6 +19,7 @@ Master::Master(io::Reactor& reactor, MasterOptions options)
 }
 
 Result<std::unique_ptr<Master>> Master::create(io::Reactor& reactor, io::Network& network, MasterOptions options) {
+  if (!catalog::policy_maker(options.eviction)) return fail(Code::kInvalid, "no eviction policy " + options.eviction);
   std::unique_ptr<Master> master(new Master(reactor, std::move(options)));
   Master* raw = master.get();
   TRY(master->listener_, network.listen(master->options_.listen,

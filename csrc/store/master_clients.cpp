@@ -113,7 +113,11 @@ uint32_t Master::node_index(std::vector<wire::NodeRef>& nodes, const InstanceId&
 void Master::put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder) {
   std::vector<catalog::PutRequest> requests;
   requests.reserve(message.items.size());
-  for (const wire::PutStartItem& item : message.items) requests.push_back({item.key, item.length, item.token});
+  for (const wire::PutStartItem& item : message.items) {
+    const std::vector<uint8_t>& given = message.follows;
+    bool follows = requests.size() < given.size() && given[requests.size()] != 0;
+    requests.push_back({item.key, item.length, item.token, follows});
+  }
   auto grants = catalog_.put_start(session.client, requests, reactor_.now_ns());
   wire::PutStartReply reply;
   reply.items.resize(grants.size());

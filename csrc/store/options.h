@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "catalog/eviction/policy.h"
 #include "catalog/types.h"
 
 namespace moontide::store {
@@ -15,6 +16,7 @@ struct MasterOptions {
   // one above it, and above those that nodes report.
   uint32_t elector_term = 0;
   catalog::Limits catalog{};
+  std::string eviction{catalog::kDefaultPolicy};  // the name of the policy
   // The longest lease that an earlier master of this pool may have granted. Until it is over after the start, puts and
   // removes are not finished: a node that has not come back yet may hold the entry that they end, and a client may
   // still read it by such a lease. 0: there was none.

@@ -68,8 +68,14 @@ void PutOperation::grant(const std::vector<size_t>& indices) {
     std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from),
                               indices.begin() + static_cast<ptrdiff_t>(to));
     wire::PutStart message;
-    for (size_t i : chunk) message.items.push_back({items_[i].wanted.key, items_[i].length, items_[i].token});
-    client_->master_.request(wire::kPutStart, wire::encode(message), deadline_ns(),
+    bool plain = true;
+    for (size_t i : chunk) {
+      message.items.push_back({items_[i].wanted.key, items_[i].length, items_[i].token});
+      message.follows.value.push_back(items_[i].wanted.follows);
+      plain = plain && !items_[i].wanted.follows;
+    }
+    Bytes payload = plain ? wire::encode(wire::PutStartPlain{std::move(message.items)}) : wire::encode(message);
+    client_->master_.request(wire::kPutStart, std::move(payload), deadline_ns(),
                              [self = self(), chunk](Result<Bytes> reply, bool) {
                                if (!self->done()) self->granted(chunk, reply);
                              });

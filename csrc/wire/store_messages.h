@@ -131,6 +131,14 @@ struct PutStartItem {
 
 struct PutStart {
   std::vector<PutStartItem> items;
+  // Per item, or none at all: 1 for a block of a prefix whose block before it is the item before it.
+  Later<std::vector<uint8_t>> follows{};
+  auto fields() { return std::tie(items, follows); }
+};
+
+// The same where nothing follows: masters of before know no more.
+struct PutStartPlain {
+  std::vector<PutStartItem> items;
   auto fields() { return std::tie(items); }
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Iterator
 
@@ -130,6 +131,33 @@ def test_parts_of_registered_memory(store: moontide.Store) -> None:
     with pytest.raises(errors.Invalid, match="allowed are sync, async"):
         store.put_parts(["x"], [[]], commit="later")
     region.unregister(timeout=10)
+
+
+@pytest.mark.parametrize("policy", ["prefix", "lru"])
+def test_a_prefix_that_was_put_as_one_goes_from_its_end(policy: str) -> None:
+    config = moontide.load_config({"eviction": policy, "lease": "100ms"}, environ={})
+    size, blocks = 4096, 8
+    with moontide.Store(lend=2 << 20, config=config) as store:
+        memory = np.zeros(size, dtype=np.uint8)
+        region = store.engine.register(memory, name="block")
+        kept = set()
+        for number in range(200):
+            keys = [f"{number} {block}" for block in range(blocks)]
+            parts = [[(region.address, size)]] * blocks
+            operation = store.put_parts(keys, parts, prefix=True)
+            assert operation.wait(20) == [None] * blocks
+            operation.wait_quiet(20)
+            for one in range(0, number + 1, 7):
+                there = store.exists_many([f"{one} {block}" for block in range(blocks)])
+                assert there == sorted(there, reverse=True), "what is left is a prefix"
+                kept.add(sum(there))
+        assert {0, blocks} < kept, "some are whole, some are gone, some are cut"
+        region.unregister(timeout=10)
+
+
+def test_an_eviction_policy_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(errors.Invalid, match="fifo"):
+        moontide.Store(lend=1 << 20, config=dataclasses.replace(CONFIG, eviction="fifo"))
 
 
 def test_a_full_pool_evicts_the_oldest_and_says_no_to_what_never_fits() -> None:

@@ -185,7 +185,12 @@ class FakeStore:
         return [key in self.objects for key in keys]
 
     def put_parts(
-        self, keys: Sequence[bytes], parts: Sequence[Sequence[tuple[int, int]]], *, commit: str = "sync"
+        self,
+        keys: Sequence[bytes],
+        parts: Sequence[Sequence[tuple[int, int]]],
+        *,
+        commit: str = "sync",
+        prefix: bool = False,
     ) -> FakeTransfer:
         self._check("put", len(keys))
         results: list[Exception | None] = []

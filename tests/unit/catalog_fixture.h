@@ -21,7 +21,9 @@ struct Pool {
   int64_t now_ns = kSecond;
   uint64_t next_token = 1;
 
-  explicit Pool(Limits limits = {}) : catalog(limits) { catalog.start_term(1); }
+  explicit Pool(Limits limits = {}, std::string_view policy = kDefaultPolicy) : catalog(limits, policy_maker(policy)) {
+    catalog.start_term(1);
+  }
   ~Pool() { sound(); }
 
   void sound() const {

@@ -271,7 +271,7 @@ TEST_CASE("catalog: nodes of different size fill evenly") {
 }
 
 TEST_CASE("catalog: a full pool makes room, the least recently used goes, and the put fits after the acknowledgement") {
-  Pool pool({.high_percent = 100, .low_percent = 100});
+  Pool pool({.high_percent = 100, .low_percent = 100}, "lru");
   pool.add_node(kNodeA, 10 * entry_footprint(1000));
   std::vector<Generation> generations;
   for (int i = 0; i < 10; ++i) generations.push_back(pool.put("k" + std::to_string(i), 1000).generation);
@@ -303,6 +303,50 @@ TEST_CASE("catalog: a live lease protects from eviction, an expired one does not
   pool.now_ns += 1;
   CHECK(pool.start(kAlice, "new", 1000).code == Code::kNoSpace);
   CHECK(pool.ordered(kNodeA) == std::vector{b.generation});
+}
+
+TEST_CASE("catalog: of a prefix the last block goes first, whatever the policy; others keep to their order") {
+  for (std::string_view policy : {"prefix", "lru"}) {
+    CAPTURE(policy);
+    Pool pool({.high_percent = 100, .low_percent = 100}, policy);
+    pool.add_node(kNodeA, 4 * entry_footprint(1000));
+    std::vector<PutRequest> requests;
+    for (uint64_t i = 0; i < 4; ++i) requests.push_back({"block " + std::to_string(i), 1000, i + 1, i > 0});
+    auto grants = pool.catalog.put_start(kAlice, requests, pool.now_ns);
+    std::vector<PutPlaced> placed;
+    for (size_t i = 0; i < 4; ++i) placed.push_back({requests[i].key, grants[i].generation, 1088 * i, 7});
+    // The first half is told in another batch than the second: the link between them holds all the same.
+    std::span<const PutPlaced> all(placed);
+    pool.catalog.put_end(kAlice, all.first(2), pool.now_ns);
+    pool.catalog.put_end(kAlice, all.last(2), pool.now_ns);
+    pool.now_ns += kSecond;
+    std::vector<std::string> keys = {"block 0", "block 1", "block 2"};
+    pool.catalog.touch(keys);
+    for (size_t left = 4; left-- > 0;) {
+      CHECK(pool.start(kBob, "new", 1000).code == Code::kNoSpace);
+      std::vector<Generation> victims = pool.ordered(kNodeA);
+      CHECK(victims == std::vector{grants[left].generation});
+      pool.ack(kNodeA, victims);
+      CHECK(pool.start(kBob, "new " + std::to_string(left), 1000).code == Code::kOk);
+    }
+  }
+}
+
+TEST_CASE("catalog: a block whose prefix is removed first stays, and goes like any other") {
+  Pool pool({.high_percent = 100, .low_percent = 100});
+  pool.add_node(kNodeA, 2 * entry_footprint(1000));
+  std::vector<PutRequest> requests = {{"head", 1000, 1, false}, {"tail", 1000, 2, true}};
+  auto grants = pool.catalog.put_start(kAlice, requests, pool.now_ns);
+  for (size_t i = 0; i < 2; ++i) {
+    REQUIRE(pool.end(kAlice, requests[i].key, grants[i].generation, 1088 * i) == Code::kOk);
+  }
+  CHECK(pool.remove("head") == Code::kOk);
+  pool.ack(kNodeA, pool.ordered(kNodeA));
+  CHECK(pool.exists("tail"));
+  pool.put("head", 1000);
+  CHECK(pool.start(kBob, "big", 2 * 1000).code == Code::kNoSpace);
+  CHECK_FALSE(pool.exists("tail"));
+  CHECK_FALSE(pool.exists("head"));
 }
 
 TEST_CASE("catalog: nothing is evicted for a request that cannot be met") {

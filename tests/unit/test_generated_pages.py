@@ -33,7 +33,11 @@ def test_each_option_is_a_row_with_its_default_and_what_is_allowed() -> None:
 def test_each_command_has_its_help() -> None:
     text = generated.commands()
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert {f"moontide {name}" for name in _COMMANDS} | {"moontide", "moontide bench transfer"} == set(headings)
+    assert {f"moontide {name}" for name in _COMMANDS} | {
+        "moontide",
+        "moontide bench transfer",
+        "moontide bench policy",
+    } == set(headings)
     assert "--tls-ca FILE" in text
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import msgspec
 
+from moontide.bench.policy import draw, table
+from moontide.bench.policy import measure as measure_policies
+from moontide.bench.traces import FAMILIES, generate, read_trace, write_trace
 from moontide.bench.transfer import PATHS, Measurement, Shape, measure
 from moontide.cli.options import config_options
 from moontide.config import Config, parse_duration, parse_size
@@ -16,7 +21,7 @@ _BATCH_MAX = 4 << 30
 
 @click.group()
 def bench() -> None:
-    """Measure transfers on this machine."""
+    """Measure transfers on this machine, and eviction policies on a trace."""
 
 
 def _parse_batch(text: str) -> Shape:
@@ -63,3 +68,51 @@ def transfer(paths: tuple[str, ...], batches: tuple[str, ...], duration: str, as
             click.echo(f"{path}: {error}", err=True)
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Invalid(f"{path}: {error.strerror or error}") from error
+
+
+@bench.command()
+@click.option("--trace", metavar="FILE", help="Replay this one: a JSON object a line, see the manual.")
+@click.option("--generate", "family", type=click.Choice(list(FAMILIES)), help="Make a trace of this family instead.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the trace that is made.")
+@click.option(
+    "--requests", type=click.IntRange(1, 1_000_000), default=6000, show_default=True, help="How many to make."
+)
+@click.option("--out", metavar="FILE", help="Write the trace that was made into FILE.")
+@click.option("--json", "as_json", metavar="FILE", help="Write the figures into FILE.")
+@click.option("--svg", metavar="FILE", help="Draw them into FILE.")
+def policy(
+    trace: str | None,
+    family: str | None,
+    seed: int,
+    requests: int,
+    out: str | None,
+    as_json: str | None,
+    svg: str | None,
+) -> None:
+    """Replay a trace of requests against every eviction policy, beside one that knows the future.
+
+    A block hits when the whole prefix before it hits. Capacities are shares of the trace's unique blocks.
+    """
+    if (trace is None) == (family is None):
+        raise Invalid("give one of --trace FILE and --generate FAMILY")
+    if trace is not None:
+        told, name = read_trace(trace), Path(trace).name
+    else:
+        assert family is not None
+        told, name = generate(family, seed, requests), f"{family}, seed {seed}"
+    if out is not None:
+        write_trace(out, told)
+    report = measure_policies(told, name)
+    for line in table(report):
+        click.echo(line)
+    if as_json is not None:
+        _write(as_json, msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
+    if svg is not None:
+        _write(svg, draw(report))

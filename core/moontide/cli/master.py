@@ -23,6 +23,7 @@ __all__ = ["master"]
     "http_listen",
     "http_reach",
     "lease",
+    "eviction",
     "log_level",
     listen="HOST:PORT",
     secret_file="FILE",
@@ -33,6 +34,7 @@ __all__ = ["master"]
     http_listen="HOST:PORT",
     http_reach="WHERE",
     lease="TIME",
+    eviction="NAME",
 )
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
@@ -47,7 +49,7 @@ def master(config: Config) -> None:
 
     set_up_logging(config)
     segments = SegmentService()
-    server = Master(listening_address(config.listen), config.lease, access_of(config))
+    server = Master(listening_address(config.listen), config.lease, config.eviction, access_of(config))
     try:
         with observed(
             config,

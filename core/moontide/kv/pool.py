@@ -306,7 +306,7 @@ class Saver:
         try:
             keys = self._space.keys(job.hashes, self._layout.rank.tp_rank)
             parts = [block_parts(self._layout, self._bases, block) for block in job.blocks]
-            operation = store.put_parts(keys, parts, commit="async")
+            operation = store.put_parts(keys, parts, commit="async", prefix=True)
         except Exception as error:
             self._fail(error, count)
             return

@@ -43,7 +43,7 @@ class _Base:
         self.engine = Engine(config=config) if engine is None else engine
         try:
             where = resolve(master, option="master") if master else ""
-            self._client = _core.StoreClient(self.engine._runtime, where, lend, config.lease)
+            self._client = _core.StoreClient(self.engine._runtime, where, lend, config.lease, config.eviction)
         except BaseException:
             if self._own_engine:
                 self.engine.close()
@@ -51,20 +51,29 @@ class _Base:
         self._procedures = Procedures(self._client)
 
     def put_parts(
-        self, keys: Sequence[Key], parts: Sequence[Sequence[Part]], *, commit: str = "sync", trace: Trace = ""
+        self,
+        keys: Sequence[Key],
+        parts: Sequence[Sequence[Part]],
+        *,
+        commit: str = "sync",
+        prefix: bool = False,
+        trace: Trace = "",
     ) -> Operation[list[MoontideError | None]]:
         """Starts putting objects whose bytes lie in several places; returns at once.
 
         `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
         quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
-        too. The result has one item per key: None or the error of `Store.put`. At once: Denied (memory that is not
-        registered), Invalid (a key, `commit`), Closed. `trace` is as for `Engine.read`.
+        too. prefix=True: each object is worthless without the one before it, as blocks of a KV cache are; the pool
+        then gives up the last ones first. The result has one item per key: None or the error of `Store.put`. At once:
+        Denied (memory that is not registered), Invalid (a key, `commit`), Closed. `trace` is as for `Engine.read`.
         """
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
         raw = [encode_key(key) for key in keys]
         return operation_of(
-            self._client.put(raw, _as_lists(parts), _COMMITS[commit], registered=True, trace=trace_text(trace))
+            self._client.put(
+                raw, _as_lists(parts), _COMMITS[commit], registered=True, trace=trace_text(trace), prefix=prefix
+            )
         )
 
     def get_parts(
