@@ -71,6 +71,7 @@ class Scene final : public transport::tcp::DataStreamOwner, public transport::Sl
 
  private:
   struct Posted {
+    std::vector<transport::Piece> pieces;
     Slice slice;
     Bytes memory;
   };
@@ -118,8 +119,9 @@ class Scene final : public transport::tcp::DataStreamOwner, public transport::Sl
     posted->slice.owner = this;
     posted->slice.length = posted->memory.size();
     const size_t half = posted->memory.size() / 2;
-    if (half > 0) posted->slice.pieces.push_back({posted->memory.data(), 7, half});
-    posted->slice.pieces.push_back({posted->memory.data() + half, 100, posted->memory.size() - half});
+    if (half > 0) posted->pieces.push_back({posted->memory.data(), 7, half});
+    posted->pieces.push_back({posted->memory.data() + half, 100, posted->memory.size() - half});
+    posted->slice.pieces = posted->pieces;
     const uint64_t tag = next_tag_++;
     Slice& slice = posted->slice;
     posted_.emplace(tag, std::move(posted));
