@@ -13,7 +13,7 @@ SEEDS ?= 1000
 FUZZ_SECONDS := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants fuzz test-fast test-packages test vllm-env demo bench wheel wheels docs clean
+.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants fuzz test-fast fast-python test-packages test vllm-env demo bench wheel wheels docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,7 +67,10 @@ sim: build ## a whole cluster under virtual time with seeded faults: make sim SE
 mutants: build ## takes guards of the laws out of a scratch copy: each time a test has to notice
 	$(BIN)/python tests/mutants/run.py
 
-test-fast: build lint cxx-tests ## what to run before each commit: under a minute once built
+test-fast: build lint asan ## what to run before each commit: under a minute once built
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target cxx-tests fast-python
+
+fast-python: build
 	$(BIN)/python -m moontide.sim --seeds 20 --jobs 2
 	$(PYTEST) -n 2 -m 'not slow and not frameworks and not cluster' --ignore=tests/cluster tests
 
