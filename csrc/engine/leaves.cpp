@@ -29,7 +29,7 @@ Leaves::~Leaves() = default;
 
 void Leaves::give(Link& link, const memory::RegionRef& region) {
   const bool wanted = (region->access & memory::kDirect) != 0 && link.open() && link.credentials() != nullptr;
-  if (!wanted || given_.size() >= kCountMax) return;
+  if (!wanted || over_ || given_.size() >= kCountMax) return;
   const uint64_t number = next_++;
   auto leave = network_.give_leave(*link.credentials(), [this, number] { given_.erase(number); });
   if (!leave) return;

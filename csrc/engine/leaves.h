@@ -24,6 +24,8 @@ class Leaves {
 
   // Where region and peer allow it and there is room; elsewhere the peer goes on asking.
   void give(Link& link, const memory::RegionRef& region);
+  // From now on none is given: what is out can be waited for.
+  void give_no_more() { over_ = true; }
 
   size_t size() const { return given_.size(); }
   size_t hostages() const;  // of regions that were unregistered
@@ -36,6 +38,7 @@ class Leaves {
   io::Network& network_;
   std::map<uint64_t, std::unique_ptr<Leave>> given_;
   uint64_t next_ = 1;
+  bool over_ = false;
 };
 
 }  // namespace moontide::engine

@@ -97,7 +97,9 @@ std::vector<uint32_t> Runtime::end_leaves() {
   int64_t deadline_ns;
   {
     auto held = parts_->driver.lock();
-    if (!engine_ || engine_->leaves().size() == 0) return {};
+    if (!engine_) return {};
+    engine_->leaves().give_no_more();  // nobody who connects meanwhile gets one behind this look
+    if (engine_->leaves().size() == 0) return {};
     deadline_ns = reactor().now_ns() + engine_->options().progress_timeout_ns;
     engine_->shut();
   }
