@@ -195,6 +195,7 @@ void Discovery::find_nics() {
     nic.interface = true;
     nic.physical = !nic.place.pci.empty() || tree_.resolve(folder + "/device").has_value();
     nic.operstate = text(folder + "/operstate");
+    nic.carrier = number(folder + "/carrier").value_or(0) == 1;
     nic.mtu = static_cast<int>(std::clamp<int64_t>(number(folder + "/mtu").value_or(0), 0, INT32_MAX));
     nic.speed_mbps = speed(folder + "/speed");
     // "devices/virtual/net/bond0"

@@ -119,7 +119,10 @@ std::string_view level_name(Level level) {
 
 bool Nic::up() const {
   // tunnels and veths of old kernels say "unknown" when they work
-  const bool carries = interface && (operstate == "up" || operstate == "unknown");
+  const bool said = operstate == "up" || operstate == "unknown";
+  // the kernel writes operstate up to a second after the line has come up
+  const bool coming = carrier && (operstate == "down" || operstate == "lowerlayerdown");
+  const bool carries = interface && (said || coming);
   return carries || std::ranges::any_of(rdma_ports, &RdmaPort::active);
 }
 

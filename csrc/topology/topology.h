@@ -45,7 +45,8 @@ struct Nic {
   bool interface = false;  // it has a network interface
   bool physical = false;   // false: a bridge, a veth, a tunnel
   std::string operstate;
-  std::string master;  // the bond or bridge that it is a port of: that one has the addresses
+  bool carrier = false;  // there is a signal on the line; false too where the kernel does not say
+  std::string master;    // the bond or bridge that it is a port of: that one has the addresses
   int mtu = 0;
   uint64_t speed_mbps = 0;  // 0: not known
   std::string rdma_device;  // "mlx5_0" or empty

@@ -336,6 +336,23 @@ TEST_CASE("topology: NICs by name") {
   CHECK(restricted({}, {"*"}).first.empty());
 }
 
+TEST_CASE("topology: an interface whose line has just come up") {
+  const auto up = [](const std::string& operstate, const std::string& carrier) {
+    std::string text =
+        "moontide-sysfs 1\nclass/net/eth0 -> devices/virtual/net/eth0\ndevices/virtual/net/eth0/type = 1\n";
+    text += "devices/virtual/net/eth0/operstate = " + operstate + "\n";
+    if (!carrier.empty()) text += "devices/virtual/net/eth0/carrier = " + carrier + "\n";
+    return nic(machine_of(text), "eth0").up();
+  };
+  CHECK(up("down", "1"));  // operstate follows the carrier by up to a second
+  CHECK(up("lowerlayerdown", "1"));
+  CHECK(up("up", ""));
+  CHECK(up("unknown", "1"));
+  CHECK_FALSE(up("down", "0"));
+  CHECK_FALSE(up("down", ""));
+  CHECK_FALSE(up("dormant", "1"));  // it waits to be let in (802.1X)
+}
+
 TEST_CASE("topology: a folder, its links and what they must not reach") {
   char root[] = "/tmp/moontide-topology-XXXXXX";
   REQUIRE(mkdtemp(root) != nullptr);
