@@ -13,7 +13,7 @@ SEEDS ?= 1000
 FUZZ_SECONDS := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build asan lint lint-all format tidy cxx-tests sim mutants fuzz test-fast fast-python test-packages test vllm-env demo bench wheel wheels docs clean
+.PHONY: help venv build asan lint lint-changed lint-all format tidy cxx-tests sim mutants fuzz test-fast fast-python test-packages test vllm-env demo bench wheel wheels docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,9 +39,13 @@ lint: venv ## ruff, mypy --strict, clang-format
 	MYPYPATH=core:tests:. $(BIN)/mypy --strict --explicit-package-bases tests/tidy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) && echo "clang-format: ok"
 
-lint-all: lint ## lint, and clang-tidy on the C++ files that changed: since the last tag, or BASE=commit, or FILES="..."
+lint-changed: lint ## lint, and clang-tidy on the C++ files that changed: since the last tag, or BASE=commit, or FILES="..."
 	@scripts/system_packages.sh test
 	$(BIN)/python scripts/clang_tidy.py $(if $(BASE),--base $(BASE)) $(FILES)
+
+lint-all: lint ## lint, and clang-tidy on every C++ file: half an hour
+	@scripts/system_packages.sh test
+	$(BIN)/python scripts/clang_tidy.py $(CXX_FILES)
 
 format: venv ## rewrites the sources as ruff and clang-format want them
 	$(BIN)/ruff check --fix-only -q $(PY_FOLDERS)

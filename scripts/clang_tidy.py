@@ -48,24 +48,34 @@ def changed_since(base: str) -> list[str]:
     return sorted(name for name in {*differing.splitlines(), *new.splitlines()} if name.endswith((".h", ".cpp")))
 
 
+def source_of(header: str, texts: dict[str, str], tried: set[str]) -> str | None:
+    """A source that includes the header, by way of other headers if need be: its own, else the first."""
+    own = header.removesuffix(".h") + ".cpp"
+    if own in texts:
+        return own
+    tried.add(header)
+    include = f'#include "{header.split("/", 1)[1]}"'
+    users = [name for name in sorted(texts) if include in texts[name]]
+    for name in users:
+        if name.endswith(".cpp"):
+            return name
+    for name in users:
+        if name not in tried and (found := source_of(name, texts, tried)) is not None:
+            return found
+    return None
+
+
 def units_of(names: Iterable[str]) -> list[str]:
-    """The files to compile: sources as they are, for a header its own source or the first that includes it."""
-    sources = [
-        path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.cpp"))
-    ]
+    """The files to compile: sources as they are, for a header one that includes it."""
+    paths = (path for folder in FOLDERS for end in ("*.h", "*.cpp") for path in (ROOT / folder).rglob(end))
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
     units = set()
     for name in names:
-        if name.endswith(".cpp"):
-            units.add(name)
-            continue
-        own = name.removesuffix(".h") + ".cpp"
-        included = re.compile(rf'#include "{re.escape(name.split("/", 1)[1])}"')
-        users = (
-            [own] if own in sources else [source for source in sources if included.search((ROOT / source).read_text())]
-        )
-        if not users:
+        unit = name if name.endswith(".cpp") else source_of(name, texts, set())
+        if unit is None:
             print(f"{name}: no source includes it, so it is not checked")
-        units.update(users[:1])
+        else:
+            units.add(unit)
     return sorted(units)
 
 

@@ -1,4 +1,4 @@
-"""Which files `make lint-all` looks at, and that it finds what it is for."""
+"""Which files `make lint-changed` looks at, and that it finds what it is for."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ def test_a_header_is_checked_through_a_file_that_includes_it(checkout: Path) -> 
     assert clang_tidy.units_of(["csrc/base/kept.h", "csrc/io/new.cpp"]) == ["csrc/base/old.cpp", "csrc/io/new.cpp"]
     (checkout / "csrc/base/kept.cpp").write_text("")
     assert clang_tidy.units_of(["csrc/base/kept.h"]) == ["csrc/base/kept.cpp"]
+    (checkout / "csrc/base/kept.h").write_text('#include "base/deep.h"\n')
+    (checkout / "csrc/base/deep.h").write_text('#include "base/kept.h"\n')
+    assert clang_tidy.units_of(["csrc/base/deep.h"]) == ["csrc/base/kept.cpp"]
 
 
 def test_a_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
