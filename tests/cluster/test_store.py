@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import moontide
 from moontide import errors
@@ -133,6 +134,45 @@ def test_parts_of_registered_memory(store: moontide.Store) -> None:
     region.unregister(timeout=10)
 
 
+def test_trees_of_tensors(store: moontide.Store) -> None:
+    layers = [{"w": np.full((3, 5), i, np.float32), "b": np.full(i % 4, i, np.int16)} for i in range(300)]
+    tree = {"layers": layers, "step": np.array(7), "none": None, "pair": (np.arange(6).reshape(2, 3).T, np.ones(1))}
+    store.put_tensors("tree", tree)
+    found = store.get_tensors("tree")
+    assert repr(found) == repr(tree)
+    assert found["pair"][0].shape == (3, 2)
+    with pytest.raises(errors.AlreadyExists):
+        store.put_tensors("tree", tree)
+    with pytest.raises(errors.NotFound):
+        store.get_tensors("no tree")
+    with pytest.raises(errors.Invalid, match="allowed are numpy, torch"):
+        store.get_tensors("tree", framework="jax")
+    store.put("bytes", b"no tensors")
+    for get in (store.get_tensors, lambda key: store.get_tensors_into(key, np.ones(1))):
+        with pytest.raises(errors.Invalid, match="the object holds no tensors"):
+            get("bytes")
+
+
+def test_tensors_are_read_to_their_places(store: moontide.Store) -> None:
+    tree = {"k": np.arange(100_000.0), "v": [np.arange(7, dtype=np.uint8)]}
+    store.put_tensors("kv", tree)
+    into = {"k": np.zeros(100_000), "v": [np.zeros(7, np.uint8)]}
+    before = store.counters()
+    store.get_tensors_into("kv", into)
+    after = store.counters()
+    assert repr(into) == repr(tree)
+    assert after["get_bytes"] - before["get_bytes"] < 810_000, "read once: nothing was looked at before"
+    # another writer's object with the same tensors, in another order and without an outline
+    store.put("theirs", safetensors.numpy.save({"v.0": tree["v"][0], "k": tree["k"] + 1}))
+    store.get_tensors_into("theirs", into)
+    assert into["k"].tolist() == (tree["k"] + 1).tolist()
+    for wrong in ({"k": np.zeros(100_000)}, {"k": np.zeros(99_999), "v": [np.zeros(7, np.uint8)]}, np.zeros(1)):
+        with pytest.raises(errors.Invalid, match="asked for .*, the object has"):
+            store.get_tensors_into("kv", wrong)
+    with pytest.raises(errors.NotFound):
+        store.get_tensors_into("no tree", into)
+
+
 @pytest.mark.parametrize("policy", ["prefix", "lru"])
 def test_a_prefix_that_was_put_as_one_goes_from_its_end(policy: str) -> None:
     config = moontide.load_config({"eviction": policy, "lease": "100ms"}, environ={})
@@ -194,6 +234,10 @@ def test_await_is_the_same_store(pool: Pool) -> None:
                 await late
             assert await store.get("async") == content("async", 0, 100_000)
             await store.remove("async")
+            await store.put_tensors("tensors", [np.arange(5)])
+            into = np.zeros(5, np.int64)
+            await store.get_tensors_into("tensors", [into])
+            assert into.tolist() == (await store.get_tensors("tensors"))[0].tolist() == [0, 1, 2, 3, 4]
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 from moontide import _core
 from moontide.access import resolve
@@ -143,6 +144,33 @@ class Store(_Base):
         """Reads several; bytes or the error of `get` per key, in order."""
         return run_blocking(self._procedures.get_many(keys, trace_text(trace)))
 
+    def put_tensors(self, key: Key, tree: object, *, trace: Trace = "") -> None:
+        """Stores a tree of tensors as one object: an array, or dicts (of text keys), lists and tuples of arrays.
+
+        An array is numpy's or torch's; one on a device or not contiguous is copied first, others are read in place.
+        The object is a safetensors value, to be read by whatever reads that format. Errors: as `put`. Invalid: a leaf
+        that is no array of numbers, or a tree of more than 100 levels.
+        """
+        run_blocking(self._procedures.put_tensors(key, tree, trace_text(trace)))
+
+    def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
+        """The tree that `put_tensors` stored, dtypes and shapes kept; its arrays share one new piece of memory.
+
+        `framework`: what the arrays are, "numpy" or "torch" (on the CPU), whatever they were. Other safetensors values
+        come as a dict by name. NotFound: a miss. Invalid: no safetensors value, or a type that the framework lacks
+        (bfloat16 and float8 in numpy without ml_dtypes).
+        """
+        return run_blocking(self._procedures.get_tensors(key, framework, trace_text(trace)))
+
+    def get_tensors_into(self, key: Key, tree: object, *, trace: Trace = "") -> None:
+        """Reads what `put_tensors` stored into the arrays of `tree`, which has the same names, dtypes and shapes.
+
+        Where the whole tree looks the same, the bytes go straight to their places. NotFound: a miss. Invalid: a tensor
+        differs or is missing, an array is read-only, not contiguous or on a device. After an error the arrays hold
+        anything.
+        """
+        run_blocking(self._procedures.get_tensors_into(key, tree, trace_text(trace)))
+
     def exists(self, key: Key) -> bool:
         """True when a get would find the object now."""
         return self.exists_many([key])[0]
@@ -209,6 +237,18 @@ class AsyncStore(_Base):
     async def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """See `Store.get_many`."""
         return await run_awaiting(self._procedures.get_many(keys, trace_text(trace)))
+
+    async def put_tensors(self, key: Key, tree: object, *, trace: Trace = "") -> None:
+        """See `Store.put_tensors`."""
+        await run_awaiting(self._procedures.put_tensors(key, tree, trace_text(trace)))
+
+    async def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
+        """See `Store.get_tensors`."""
+        return await run_awaiting(self._procedures.get_tensors(key, framework, trace_text(trace)))
+
+    async def get_tensors_into(self, key: Key, tree: object, *, trace: Trace = "") -> None:
+        """See `Store.get_tensors_into`."""
+        await run_awaiting(self._procedures.get_tensors_into(key, tree, trace_text(trace)))
 
     async def exists(self, key: Key) -> bool:
         """See `Store.exists`."""

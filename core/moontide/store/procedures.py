@@ -12,6 +12,7 @@ from moontide import _core
 from moontide._waiting import completion
 from moontide.engine import Operation, _memory_range
 from moontide.errors import Invalid, MoontideError, NotFound, TooLarge
+from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
 
 __all__ = [
     "Key",
@@ -162,13 +163,22 @@ class Procedures:
         return length
 
     async def get(self, key: Key, trace: str = "") -> bytes:
-        found = await self.get_many([key], trace)
-        if isinstance(found[0], MoontideError):
-            raise found[0]
-        return found[0]
+        return bytes(await self.get_buffer(key, trace))
 
     async def get_many(self, keys: Sequence[Key], trace: str = "") -> list[bytes | MoontideError]:
-        results: list[bytes | MoontideError] = [NotFound("")] * len(keys)
+        found = await self.get_buffers(keys, trace)
+        return [bytes(item) if isinstance(item, bytearray) else item for item in found]
+
+    async def get_buffer(self, key: Key, trace: str = "") -> bytearray:
+        """As `get`, without the last copy."""
+        found = (await self.get_buffers([key], trace))[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
+
+    async def get_buffers(self, keys: Sequence[Key], trace: str = "") -> list[bytearray | MoontideError]:
+        """As `get_many`, without the last copy."""
+        results: list[bytearray | MoontideError] = [NotFound("")] * len(keys)
         asked: list[tuple[int, bytes]] = []
         for index, key in enumerate(keys):
             try:
@@ -182,7 +192,7 @@ class Procedures:
         return results
 
     async def _get_round(
-        self, asked: list[tuple[int, bytes]], results: list[bytes | MoontideError], trace: str
+        self, asked: list[tuple[int, bytes]], results: list[bytearray | MoontideError], trace: str
     ) -> list[tuple[int, bytes]]:
         """Reads what can be read; returns those whose length changed under way."""
         if not asked:
@@ -210,8 +220,34 @@ class Procedures:
                 again.append((index, key))
                 results[index] = result
             else:
-                results[index] = result if isinstance(result, MoontideError) else bytes(target)
+                results[index] = result if isinstance(result, MoontideError) else target
         return again
+
+    async def put_tensors(self, key: Key, tree: object, trace: str = "") -> None:
+        packed = pack_tree(tree)
+        parts = [_memory_range(memory)[:2] for memory in (packed.header, *packed.buffers)]
+        batch = self._client.put([encode_key(key)], [_without_empty(parts)], False, trace=trace)
+        result = (await self._finish(batch, packed))[0]
+        if isinstance(result, MoontideError):
+            raise result
+
+    async def get_tensors(self, key: Key, framework: str, trace: str = "") -> Any:
+        if framework not in FRAMEWORKS:
+            raise Invalid(f"framework = {framework!r}: allowed are {', '.join(FRAMEWORKS)}")
+        return unpack_tree(await self.get_buffer(key, trace), framework)
+
+    async def get_tensors_into(self, key: Key, tree: object, trace: str = "") -> None:
+        packed = pack_tree(tree, into=True)
+        places = [_memory_range(memory, writable=True)[:2] for memory in packed.buffers]
+        header = bytearray(len(packed.header))
+        # Most objects were put from a tree that looks the same: then all is in its place at once.
+        parts = _without_empty([_memory_range(header, writable=True)[:2], *places])
+        batch = self._client.get([encode_key(key)], [parts], trace=trace)
+        result = (await self._finish(batch, (header, packed)))[0]
+        if isinstance(result, MoontideError) and not isinstance(result, Invalid):
+            raise result
+        if result != packed.nbytes or header != packed.header:
+            fill_tree(await self.get_buffer(key, trace), packed, places)
 
     async def exists_many(self, keys: Sequence[Key]) -> list[bool]:
         found = await _Wait(self._client.exists([encode_key(key) for key in keys]))
@@ -247,6 +283,10 @@ def _readable(value: object) -> object:
 
 def _as_parts(place: tuple[int, int]) -> list[tuple[int, int]]:
     return [place] if place[1] else []
+
+
+def _without_empty(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [part for part in parts if part[1]]
 
 
 def operation_of(native: _core.Batch) -> Operation[list[MoontideError | None]]:
