@@ -3,11 +3,6 @@
 #include "base/hash.h"
 
 namespace moontide::catalog {
-namespace {
-
-uint64_t percent_of(uint64_t whole, uint64_t percent) { return whole / 100 * percent + whole % 100 * percent / 100; }
-
-}  // namespace
 
 Catalog::Catalog(Limits limits, MakePolicy make_policy)
     : limits_(limits), make_policy_(std::move(make_policy)), last_ops_(limits.max_endings) {}
@@ -20,6 +15,7 @@ void Catalog::start_term(uint32_t term) {
   nodes_.clear();
   last_ops_.clear();
   deadlines_.clear();
+  expiries_.clear();
   retiring_keys_.clear();
   retiring_count_ = 0;
   above_count_ = false;
@@ -41,17 +37,18 @@ std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const
 PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request) {
   if (!key_valid(request.key)) return {.code = Code::kInvalid};
   if (Object* live = objects_.find(request.key)) {
-    if (live->committed()) {
+    if (live->committed() && !expired(*live)) {
       use(*live);  // the client would have written it: it is in use
       return {.code = Code::kAlreadyExists};
     }
-    bool repeated = live->writer == client && live->token == request.token && live->length == request.length;
+    bool repeated =
+        !live->committed() && live->writer == client && live->token == request.token && live->length == request.length;
     if (repeated && now_ns_ < live->deadline_ns) {
       pass(*live);
       return grant(*live);
     }
-    if (now_ns_ < live->deadline_ns) return {.code = Code::kAlreadyExists};
-    ++counters_.puts_expired;
+    if (!live->committed() && now_ns_ < live->deadline_ns) return {.code = Code::kAlreadyExists};
+    ++(live->committed() ? counters_.expired : counters_.puts_expired);
     retire(*live);
   }
   Node* node = nullptr;
@@ -120,8 +117,9 @@ Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
     return Code::kStale;
   }
   if (object->committed()) return Code::kOk;
+  if (!retention_valid(placed.retention)) return Code::kInvalid;
   if (object->writer.empty()) {  // of an earlier reign: its node told the place
-    commit(*object, object->offset, object->crc);
+    commit(*object, object->offset, object->crc, placed.retention);
     return Code::kOk;
   }
   if (object->writer != client) return Code::kDenied;
@@ -130,11 +128,11 @@ Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
       footprint > object->node->capacity_bytes - placed.offset) {
     return Code::kInvalid;
   }
-  commit(*object, placed.offset, placed.crc);
+  commit(*object, placed.offset, placed.crc, placed.retention);
   return Code::kOk;
 }
 
-void Catalog::commit(Object& object, uint64_t offset, uint32_t crc) {
+void Catalog::commit(Object& object, uint64_t offset, uint32_t crc, const Retention& retention) {
   Node& node = *object.node;
   deadlines_.erase(deadline_of(object));
   node.unfinished.erase(object.generation);
@@ -147,11 +145,13 @@ void Catalog::commit(Object& object, uint64_t offset, uint32_t crc) {
   object.join_round = node.join_round;
   node.to_confirm.insert(object.generation);
   use(object);
+  retain(object, retention);
   ++counters_.puts_committed;
 }
 
 void Catalog::use(Object& object) {
   Node& node = *object.node;
+  if (!object.evictable()) return pass(object);
   const Object* before = nullptr;
   if (!object.follows.empty()) {
     before = last_of_batch(node);
@@ -161,6 +161,7 @@ void Catalog::use(Object& object) {
       if (it != node.objects.end()) before = it->second;
     }
   }
+  if (before != nullptr && before->slot == kNoSlot) before = nullptr;  // the policy does not know it: pinned, or open
   node.policy->used(object, {.now_ns = now_ns_, .bytes = object.footprint(), .parent = before});
   pass(object);
 }
@@ -192,7 +193,7 @@ std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const Pu
 // ---- readers
 
 bool Catalog::visible(const Object& object) const {
-  return object.committed() && !retiring_keys_.contains(object.key_hash);
+  return object.committed() && !expired(object) && !retiring_keys_.contains(object.key_hash);
 }
 
 std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t now_ns) {
@@ -208,14 +209,15 @@ std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t no
     ++counters_.located;
     use(*object);
     // The granter's lease is 2 % longer than what it tells: its clock may run faster than the holder's.
-    object->lease_until_ns = std::max(object->lease_until_ns, now_ns_ + limits_.lease_ns + limits_.lease_ns / 50);
+    int64_t lease_ns = std::min(limits_.lease_ns, object->expires_ns - now_ns_);
+    object->lease_until_ns = std::max(object->lease_until_ns, now_ns_ + lease_ns + lease_ns / 50);
     places[i] = {.code = Code::kOk,
                  .node = object->node->id,
                  .generation = object->generation,
                  .offset = object->offset,
                  .length = object->length,
                  .crc = object->crc,
-                 .lease_ns = limits_.lease_ns};
+                 .lease_ns = lease_ns};
   }
   return places;
 }
@@ -246,9 +248,10 @@ std::vector<Code> Catalog::remove(std::span<const std::string> keys) {
       continue;
     }
     Object* object = objects_.find(key);
-    codes.push_back(object != nullptr ? Code::kOk : Code::kNotFound);
+    bool found = object != nullptr && !expired(*object);
+    codes.push_back(found ? Code::kOk : Code::kNotFound);
     if (object != nullptr) {
-      ++counters_.removed;
+      ++(found ? counters_.removed : counters_.expired);
       retire(*object);
     }
     // Also of an unknown key: a node that has not joined this term yet may bring an entry of it.
@@ -292,7 +295,8 @@ void Catalog::detach(Object& object) {
   Node& node = *object.node;
   if (node.last_of_batch == &object) node.last_of_batch = nullptr;
   if (object.committed()) {
-    node.policy->erased(object);
+    if (object.evictable()) node.policy->erased(object);
+    unretain(object);
     node.to_confirm.erase(object.generation);
     node.committed_bytes -= object.footprint();
   } else {
@@ -328,58 +332,8 @@ void Catalog::tick(int64_t now_ns) {
     ++counters_.puts_expired;
     retire(*object);
   }
+  expire();
   evict_ahead();
-}
-
-// ---- eviction
-
-void Catalog::make_room(uint64_t footprint) {
-  Node* node = nodes_.cheapest_to_clear(footprint);
-  if (node == nullptr) return;
-  uint64_t coming = node->free_bytes() + node->retiring_bytes;
-  if (coming < footprint) evict(*node, {.bytes = footprint - coming, .all_or_nothing = true});
-}
-
-void Catalog::evict_ahead() {
-  for (auto& [id, node] : nodes_) {
-    if (node.state == NodeState::kReady) evict_ahead(node);
-  }
-  size_t high = percent_of(limits_.max_objects, limits_.high_percent);
-  size_t low = percent_of(limits_.max_objects, limits_.low_percent);
-  if (objects_.size() > high) above_count_ = true;
-  if (objects_.size() <= low) above_count_ = false;
-  if (!above_count_) return;
-  Node* node = nodes_.most_objects();
-  if (node != nullptr) evict(*node, {.count = objects_.size() - low, .keep = 1});
-}
-
-void Catalog::evict_ahead(Node& node) {
-  uint64_t low = percent_of(node.capacity_bytes, limits_.low_percent);
-  if (node.lasting_bytes() > percent_of(node.capacity_bytes, limits_.high_percent)) node.above_watermark = true;
-  if (node.lasting_bytes() <= low) node.above_watermark = false;
-  // A lone object may fill a segment: nobody waits for its space yet.
-  if (node.above_watermark) evict(node, {.bytes = node.lasting_bytes() - low, .keep = 1});
-}
-
-void Catalog::evict(Node& node, const EvictionGoal& goal) {
-  if (node.committed_count() <= goal.keep) return;
-  size_t most = std::min(limits_.evictions_per_step, node.committed_count() - goal.keep);
-  std::vector<Object*> victims;
-  uint64_t freed = 0;
-  auto offer = [&](Evictable& entry) {
-    Object& object = static_cast<Object&>(entry);
-    if (object.lease_until_ns > now_ns_) return Verdict::kKeep;
-    victims.push_back(&object);
-    freed += object.footprint();
-    bool more = (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most;
-    return more ? Verdict::kTake : Verdict::kTakeLast;
-  };
-  bool offered_all = node.policy->pick(limits_.scan_per_step, now_ns_, offer);
-  if (goal.all_or_nothing && offered_all && freed < goal.bytes) return;
-  for (Object* victim : victims) {
-    ++counters_.evicted;
-    retire(*victim);
-  }
 }
 
 }  // namespace moontide::catalog

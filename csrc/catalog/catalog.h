@@ -10,8 +10,8 @@
 //
 // The life of an object:
 //
-//     put_start ──► unfinished ──put_end──► committed ──evict, remove──► retiring ──retire_acked──► gone
-//                       └──────────revoke, expiry, remove, lost term──────►┘
+//     put_start ──► unfinished ──put_end──► committed ──evict, remove, ttl──► retiring ──retire_acked──► gone
+//                       └──────────revoke, expiry, remove, lost term───────────►┘
 //
 // * A key has at most one live (unfinished or committed) object; any number of older generations may be retiring.
 // * Nobody sees an object before it is committed, nor from the moment it is retiring: exists, list and locate agree.
@@ -54,7 +54,7 @@ class Catalog {
   // the highest generation; the retirement of all others is ordered. One that was never confirmed waits for its
   // client's put_end like any open put. An error means that the node contradicts itself:
   // the caller drops the session.
-  Result<> node_inventory(const NodeId& id, std::span<const InventoryEntry> entries);
+  Result<> node_inventory(const NodeId& id, std::span<const InventoryEntry> entries, int64_t now_ns);
   // The inventory is complete: committed objects that were not in it are gone, and unacknowledged retires are ordered
   // again. The answer is the floor that the node has to apply before it takes a ticket again (see NodeOrder): puts
   // that ended while the node was given up are below it. Entries that landed since the inventory was read count only
@@ -91,13 +91,17 @@ class Catalog {
   // Ends committed objects and open puts; leases do not protect from it. The caller answers its client when `settled`:
   // only then does no node hold an entry that a newly started master could adopt.
   std::vector<Code> remove(std::span<const std::string> keys);
+  // Says anew how long committed objects are kept, a ttl from now on. kNotFound; kInvalid: a bad key. What readers have
+  // a lease of they may read until it ends, also when the new ttl ends before.
+  std::vector<Code> keep(std::span<const std::string> keys, const Retention& retention, int64_t now_ns);
   // False while an entry of the key waits for its node's acknowledgement. (Keys count by hash: a collision, once in
   // 2^64, costs time.)
   bool settled(std::string_view key) const;
   // Visible objects in key order. Visits at most 4 × limit keys: `resume_after` continues.
   ListPage list(std::string_view prefix, std::string_view start_after, size_t limit) const;
 
-  // Cancels puts past their deadline and evicts ahead of need; bounded, so call it regularly.
+  // Cancels puts past their deadline, ends objects past their ttl and evicts ahead of need; bounded, so call it
+  // regularly. (An object past its ttl is out of sight at once.)
   void tick(int64_t now_ns);
 
   const Node* node(const NodeId& id) const { return nodes_.find(id); }
@@ -116,13 +120,20 @@ class Catalog {
   PutGrant grant(const Object& object) const;
   Code place(const PutRequest& request, Node*& node);
   Code end_one(const ClientId& client, const PutPlaced& placed);
-  void commit(Object& object, uint64_t offset, uint32_t crc);
+  void commit(Object& object, uint64_t offset, uint32_t crc, const Retention& retention);
   // Tells the policy that the object was stored or read, and after what in the same batch.
   void use(Object& object);
   // The object of this batch that was dealt with last on this node; null: none yet.
   Object* last_of_batch(Node& node) const { return node.batch == batch_ ? node.last_of_batch : nullptr; }
   void pass(Object& object);
   bool visible(const Object& object) const;
+
+  bool expired(const Object& object) const { return object.expires_ns <= now_ns_; }
+  // Of a committed object: pins it or not, and starts its time anew.
+  void retain(Object& object, const Retention& retention);
+  void unretain(Object& object);
+  // As a node is told: with the time that is left.
+  Retention retention_of(const Object& object) const;
 
   Result<> take_reported(Node& node, const InventoryEntry& entry);
   void adopt(Node& node, const InventoryEntry& entry);
@@ -136,6 +147,7 @@ class Catalog {
   void detach(Object& object);
 
   void make_room(uint64_t footprint);
+  void expire();
   void evict_ahead();
   void evict_ahead(Node& node);
   struct EvictionGoal {
@@ -161,7 +173,9 @@ class Catalog {
   // With the key: nodes that lie may report one generation for several.
   using Deadline = std::tuple<int64_t, Generation, std::string_view>;
   static Deadline deadline_of(const Object& object) { return {object.deadline_ns, object.generation, object.key}; }
-  std::map<Deadline, Object*> deadlines_;                 // of the open puts
+  std::map<Deadline, Object*> deadlines_;  // of the open puts
+  static Deadline expiry_of(const Object& object) { return {object.expires_ns, object.generation, object.key}; }
+  std::map<Deadline, Object*> expiries_;                  // of the committed objects that have a ttl
   std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only
   size_t retiring_count_ = 0;
   bool above_count_ = false;  // as Node::above_watermark, for the number of objects

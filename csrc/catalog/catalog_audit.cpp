@@ -25,6 +25,7 @@ Stats Catalog::stats() const {
     stats.unfinished += node.unfinished.size();
     stats.committed += node.committed_count();
     stats.retiring += node.retiring.size();
+    stats.hard_pinned_bytes += node.hard_bytes;
   }
   return stats;
 }
@@ -53,16 +54,23 @@ Result<> Catalog::check_invariants() const {
       return broken("deadline of generation " + object.generation.text());
     }
   }
+  size_t timed = 0;
+  for (auto& [key, object] : objects_) {
+    if (object.expires_ns == kNever) continue;
+    ++timed;
+    if (!object.committed() || !expiries_.contains(expiry_of(object))) return broken("expiry of " + key);
+  }
+  if (timed != expiries_.size()) return broken(unequal("expiries", expiries_.size(), timed));
   if (last_ops_.size() > limits_.max_endings) return broken("too many remembered endings");
   return {};
 }
 
 Result<> Catalog::check_node(const Node& node) const {
-  uint64_t unfinished = 0, committed = 0, retiring = 0, in_policy = 0;
+  uint64_t unfinished = 0, committed = 0, retiring = 0, in_policy = 0, hard_bytes = 0, hard = 0, soft = 0;
   for (auto& [generation, object] : node.objects) {
     if (object->node != &node || object->generation != generation) return broken("object on another node");
     if (node.retiring.contains(generation)) return broken("generation " + generation.text() + " lives and retires");
-    if (object->committed() != (object->slot != kNoSlot))
+    if (object->evictable() != (object->slot != kNoSlot))
       return broken("policy misses generation " + generation.text());
     if (node.tickets.contains(generation) != (!object->committed() && !object->writer.empty())) {
       return broken("ticket of generation " + generation.text());
@@ -70,18 +78,23 @@ Result<> Catalog::check_node(const Node& node) const {
     if (node.to_confirm.contains(generation) && !object->committed()) return broken("confirms an open put");
     if (object->committed() == node.unfinished.contains(generation)) return broken("open set " + generation.text());
     (object->committed() ? committed : unfinished) += object->footprint();
+    if (object->pin == Pin::kSoft) ++soft;
+    if (object->pin == Pin::kHard) ++hard, hard_bytes += object->footprint();
+    if (object->pin != Pin::kNone && !object->committed()) return broken("pinned before it was committed");
   }
   for (auto& [generation, entry] : node.retiring) retiring += entry.footprint;
   if (unfinished != node.unfinished_bytes) return broken(unequal("unfinished", node.unfinished_bytes, unfinished));
   if (committed != node.committed_bytes) return broken(unequal("committed", node.committed_bytes, committed));
+  if (hard_bytes != node.hard_bytes || hard != node.hard_count) return broken(unequal("pins", node.hard_count, hard));
+  if (soft != node.soft_count) return broken(unequal("soft pins", node.soft_count, soft));
   if (retiring != node.retiring_bytes) return broken(unequal("retiring", node.retiring_bytes, retiring));
   if (node.used_bytes() > node.capacity_bytes) return broken(unequal("used", node.used_bytes(), node.capacity_bytes));
   bool all = node.policy->pick(SIZE_MAX, now_ns_, [&](Evictable&) {
     ++in_policy;
     return Verdict::kTake;
   });
-  if (!all || in_policy != node.committed_count()) {
-    return broken(unequal("objects in the policy", in_policy, node.committed_count()));
+  if (!all || in_policy != node.evictable_count()) {
+    return broken(unequal("objects in the policy", in_policy, node.evictable_count()));
   }
   if (node.state != NodeState::kReady && !node.to_retire.empty()) return broken("retires queued before ready");
   return {};

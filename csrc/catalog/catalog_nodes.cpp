@@ -32,7 +32,8 @@ Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
   return {};
 }
 
-Result<> Catalog::node_inventory(const NodeId& id, std::span<const InventoryEntry> entries) {
+Result<> Catalog::node_inventory(const NodeId& id, std::span<const InventoryEntry> entries, int64_t now_ns) {
+  advance(now_ns);
   Node* node = nodes_.find(id);
   if (node == nullptr || node->state != NodeState::kJoining) {
     return fail(Code::kInvalid, "inventory of node " + id.text() + ", which is not joining");
@@ -53,6 +54,7 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
       entry_footprint(entry.length) > node.capacity_bytes - entry.offset) {
     return refuse("outside the segment");
   }
+  if (!retention_valid(entry.retention)) return refuse("bad retention");
   if (node.retiring.contains(entry.generation)) return {};  // ordered again when the inventory is complete
   if (auto known = node.objects.find(entry.generation); known != node.objects.end()) {
     Object& object = *known->second;
@@ -61,7 +63,8 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
     if (object.committed()) {  // the node knows better than the client that told the place
       object.offset = entry.offset;
       object.crc = entry.crc;
-      if (!entry.confirmed) node.to_confirm.insert(object.generation);
+      bool timed = object.expires_ns != kNever || entry.retention.ttl_ns != 0;
+      if (!entry.confirmed || entry.retention.pin != object.pin || timed) node.to_confirm.insert(object.generation);
     }
     return {};
   }
@@ -92,6 +95,7 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   node.objects.emplace(object.generation, &object);
   node.committed_bytes += object.footprint();
   use(object);
+  retain(object, entry.retention);
 }
 
 Result<Generation> Catalog::node_ready(const NodeId& id) {
@@ -150,7 +154,8 @@ std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
     if (node.state != NodeState::kReady || (node.to_retire.empty() && node.to_confirm.empty())) continue;
     NodeOrder order{.node = id, .floor = ticket_floor(node)};
     while (!node.to_confirm.empty() && order.confirm.size() < max_items) {
-      order.confirm.push_back(*node.to_confirm.begin());
+      const Object& object = *node.objects.at(*node.to_confirm.begin());
+      order.confirm.push_back({object.generation, retention_of(object)});
       node.to_confirm.erase(node.to_confirm.begin());
     }
     while (!node.to_retire.empty() && order.retire.size() < max_items) {

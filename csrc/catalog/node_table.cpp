@@ -44,7 +44,8 @@ Node* NodeTable::least_full(uint64_t footprint) {
 Node* NodeTable::cheapest_to_clear(uint64_t footprint) {
   Node* best = nullptr;
   for (auto& [id, node] : map_) {
-    if (node.state != NodeState::kReady || node.capacity_bytes - node.unfinished_bytes < footprint) continue;
+    if (node.state != NodeState::kReady) continue;
+    if (node.capacity_bytes - node.unfinished_bytes - node.hard_bytes < footprint) continue;
     if (best == nullptr || node.free_bytes() + node.retiring_bytes > best->free_bytes() + best->retiring_bytes) {
       best = &node;
     }
@@ -55,8 +56,8 @@ Node* NodeTable::cheapest_to_clear(uint64_t footprint) {
 Node* NodeTable::most_objects() {
   Node* best = nullptr;
   for (auto& [id, node] : map_) {
-    if (node.state != NodeState::kReady || node.committed_count() == 0) continue;
-    if (best == nullptr || node.committed_count() > best->committed_count()) best = &node;
+    if (node.state != NodeState::kReady || node.evictable_count() == 0) continue;
+    if (best == nullptr || node.evictable_count() > best->evictable_count()) best = &node;
   }
   return best;
 }

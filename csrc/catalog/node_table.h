@@ -37,10 +37,13 @@ struct Node {
   std::set<Generation> tickets;             // those of `unfinished` for which this reign gave a ticket
   std::map<Generation, Retiring> retiring;  // ends with the node's acknowledgement
   std::deque<Generation> to_retire;         // of `retiring`: not handed out since the node became ready
-  std::set<Generation> to_confirm;          // committed, the node does not know yet
-  std::unique_ptr<EvictionPolicy> policy;   // over the committed objects
-  bool above_watermark = false;             // from the high watermark down to the low one
-  Object* last_of_batch = nullptr;          // that the batch number `batch` dealt with; null: none, or it is gone
+  std::set<Generation> to_confirm;          // committed, the node does not know yet or not how long it is kept
+  uint64_t hard_bytes = 0;                  // of `committed_bytes`: pinned hard
+  size_t hard_count = 0;
+  size_t soft_count = 0;
+  std::unique_ptr<EvictionPolicy> policy;  // over the committed objects that are not pinned hard
+  bool above_watermark = false;            // from the high watermark down to the low one
+  Object* last_of_batch = nullptr;         // that the batch number `batch` dealt with; null: none, or it is gone
   uint64_t batch = 0;
 
   uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes; }
@@ -48,6 +51,7 @@ struct Node {
   // The bytes that are in use once every ordered retire is acknowledged.
   uint64_t lasting_bytes() const { return unfinished_bytes + committed_bytes; }
   size_t committed_count() const { return objects.size() - unfinished.size(); }
+  size_t evictable_count() const { return committed_count() - hard_count; }
 };
 
 class NodeTable {
@@ -67,10 +71,10 @@ class NodeTable {
 
   // The ready node that is least full after taking `footprint` bytes; null when none has that much free.
   Node* least_full(uint64_t footprint);
-  // The ready node on which the fewest further bytes have to be evicted for `footprint`, open puts staying; null when
-  // none could ever be emptied far enough.
+  // The ready node on which the fewest further bytes have to be evicted for `footprint`, open puts and hard pins
+  // staying; null when none could ever be emptied far enough.
   Node* cheapest_to_clear(uint64_t footprint);
-  // The ready node with the most committed objects; null when there is none.
+  // The ready node with the most objects that may be evicted; null when there is none.
   Node* most_objects();
   uint64_t largest_segment(bool ready_only) const;
 

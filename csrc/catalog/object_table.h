@@ -17,7 +17,9 @@ enum class ObjectState : uint8_t {
   kCommitted,
 };
 
-// The policy of its node knows it while it is committed.
+inline constexpr int64_t kNever = INT64_MAX;
+
+// The policy of its node knows it while it is committed and not pinned hard.
 struct Object : Evictable {
   std::string_view key;  // lives in the table
   Node* node = nullptr;
@@ -26,15 +28,18 @@ struct Object : Evictable {
   uint64_t offset = 0;
   uint32_t crc = 0;
   ObjectState state = ObjectState::kUnfinished;
-  uint32_t join_round = 0;     // the node's round in which its inventory or a put_end last vouched for the entry
-  ClientId writer;             // while unfinished; none: came by inventory, the place is known
-  uint64_t token = 0;          // while unfinished
-  int64_t deadline_ns = 0;     // while unfinished
-  int64_t lease_until_ns = 0;  // while committed; 0 = none
-  Generation follows;          // the object on the same node without which this one is worthless; none: empty
+  uint32_t join_round = 0;      // the node's round in which its inventory or a put_end last vouched for the entry
+  ClientId writer;              // while unfinished; none: came by inventory, the place is known
+  uint64_t token = 0;           // while unfinished
+  int64_t deadline_ns = 0;      // while unfinished
+  int64_t lease_until_ns = 0;   // while committed; 0 = none
+  Pin pin = Pin::kNone;         // while committed
+  int64_t expires_ns = kNever;  // while committed
+  Generation follows;           // the object on the same node without which this one is worthless; none: empty
 
   uint64_t footprint() const { return entry_footprint(length); }
   bool committed() const { return state == ObjectState::kCommitted; }
+  bool evictable() const { return committed() && pin != Pin::kHard; }
 };
 
 class ObjectTable {

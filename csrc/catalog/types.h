@@ -42,6 +42,26 @@ struct Limits {
   size_t expiries_per_tick = 256;
 };
 
+// ---- how long an object is kept
+
+enum class Pin : uint8_t {
+  kNone,
+  kSoft,  // evicted only where what is not pinned does not make room enough, as far as one step looks
+  kHard,  // never evicted
+};
+
+struct Retention {
+  Pin pin = Pin::kNone;
+  int64_t ttl_ns = 0;  // from the commit or from now on; 0: no end
+  bool operator==(const Retention&) const = default;
+};
+
+inline constexpr int64_t kMaxTtlNs = int64_t{100} * 365 * 24 * 3600 * kSecond;
+
+inline bool retention_valid(const Retention& r) {
+  return r.pin <= Pin::kHard && r.ttl_ns >= 0 && r.ttl_ns <= kMaxTtlNs;
+}
+
 // ---- nodes
 
 struct NodeJoin {
@@ -57,6 +77,15 @@ struct InventoryEntry {
   uint64_t offset = 0;
   uint32_t crc = 0;
   bool confirmed = false;  // some catalog committed it and told the node so
+  Retention retention{};   // as the node was told, with the time that is left
+};
+
+// "It was committed." Only a client can say that the memory was unchanged until the node had pulled it, and it says so
+// by its put_end: an entry that nobody confirmed must not be shown by a master that starts anew. Comes again where the
+// retention changed.
+struct ConfirmItem {
+  Generation generation{};
+  Retention retention{};
 };
 
 struct RetireItem {
@@ -67,9 +96,7 @@ struct RetireItem {
 struct NodeOrder {
   NodeId node{};
   Generation floor{};  // no put older than this is open on the node: a ticket below it can be refused
-  // "These were committed." Only a client can say that the memory was unchanged until the node had pulled it, and it
-  // says so by its put_end: an entry that nobody confirmed must not be shown by a master that starts anew.
-  std::vector<Generation> confirm{};
+  std::vector<ConfirmItem> confirm{};
   // "Clear the generation word of these entries, drop them, end your use of them, then acknowledge."
   std::vector<RetireItem> retire{};
 };
@@ -101,6 +128,7 @@ struct PutPlaced {
   Generation generation{};
   uint64_t offset = 0;
   uint32_t crc = 0;
+  Retention retention{};
 };
 
 struct PutRef {
@@ -142,11 +170,13 @@ struct Stats {
   uint64_t unfinished = 0;
   uint64_t committed = 0;
   uint64_t retiring = 0;
+  uint64_t hard_pinned_bytes = 0;  // of the committed ones
   // since the catalog was made
   uint64_t located = 0;
   uint64_t missed = 0;
   uint64_t evicted = 0;
   uint64_t removed = 0;
+  uint64_t expired = 0;
   uint64_t puts_granted = 0;
   uint64_t puts_committed = 0;
   uint64_t puts_expired = 0;

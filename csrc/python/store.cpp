@@ -171,14 +171,26 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
   return handle;
 }
 
+// (what pins it: an index of `pin_names`, seconds to live: 0 for no end); checked by Python
+using Retained = std::pair<uint8_t, double>;
+
+catalog::Retention to_retention(const Retained& given) {
+  catalog::Retention retention{static_cast<catalog::Pin>(given.first),
+                               given.second == 0 ? 0 : std::max<int64_t>(to_ns(given.second, "ttl"), 1)};
+  if (!catalog::retention_valid(retention)) raise({Code::kInvalid, "a pin of no kind, or a ttl of over 100 years"});
+  return retention;
+}
+
 BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
                 const std::vector<std::vector<Range>>& parts, bool async, bool registered,
-                std::optional<double> timeout, std::string trace, bool prefix) {
+                std::optional<double> timeout, std::string trace, bool prefix, const Retained& retained) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::PutItem> items;
-  for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i]), {}, prefix && i > 0});
+  const catalog::Retention retention = to_retention(retained);
+  for (size_t i = 0; i < keys.size(); ++i)
+    items.push_back({keys[i], to_parts(parts[i]), {}, retention, prefix && i > 0});
   return start_batch(client, timeout, std::move(trace), [&](store::Client& native, store::OperationOptions options) {
     return native.put(std::move(items), async ? store::Commit::kAsync : store::Commit::kSync, std::move(options));
   });
@@ -205,6 +217,15 @@ Operation ask(const ClientHandle& client, Start start, Convert convert) {
     start(member.client(), [pending](Result<T> value) { pending->set(std::move(value)); });
   });
   return make_operation<T>(client.runtime(), pending, convert);
+}
+
+// One code per key.
+template <void (store::Client::*kAsk)(std::vector<std::string> keys, int64_t timeout_ns, store::Client::CodesDone done)>
+Operation ask_about(const ClientHandle& client, std::vector<std::string> keys, std::optional<double> timeout) {
+  return ask<std::vector<Code>>(
+      client,
+      [&](store::Client& native, auto set) { (native.*kAsk)(std::move(keys), timeout_ns(timeout), std::move(set)); },
+      codes_list);
 }
 
 py::dict counts_dict(const wire::PoolStatsReply& reply) {
@@ -287,7 +308,8 @@ void bind_client(py::module_& m) {
       .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"),
            py::arg("eviction"))
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
-           py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false)
+           py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
+           py::arg("retained") = Retained{})
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def(
@@ -298,22 +320,19 @@ void bind_client(py::module_& m) {
                 lengths_list);
           },
           py::arg("keys"), py::arg("timeout") = py::none())
+      .def("exists", &ask_about<&store::Client::exists>, py::arg("keys"), py::arg("timeout") = py::none())
+      .def("remove", &ask_about<&store::Client::remove>, py::arg("keys"), py::arg("timeout") = py::none())
       .def(
-          "exists",
-          [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+          "keep",
+          [](const ClientHandle& h, Keys keys, const Retained& retained, std::optional<double> timeout) {
             return ask<std::vector<Code>>(
-                h, [&](store::Client& c, auto set) { c.exists(std::move(keys), timeout_ns(timeout), std::move(set)); },
+                h,
+                [&](store::Client& c, auto set) {
+                  c.keep(std::move(keys), to_retention(retained), timeout_ns(timeout), std::move(set));
+                },
                 codes_list);
           },
-          py::arg("keys"), py::arg("timeout") = py::none())
-      .def(
-          "remove",
-          [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
-            return ask<std::vector<Code>>(
-                h, [&](store::Client& c, auto set) { c.remove(std::move(keys), timeout_ns(timeout), std::move(set)); },
-                codes_list);
-          },
-          py::arg("keys"), py::arg("timeout") = py::none())
+          py::arg("keys"), py::arg("retained"), py::arg("timeout") = py::none())
       .def(
           "list",
           [](const ClientHandle& h, const std::string& prefix, const std::string& after, uint32_t limit) {

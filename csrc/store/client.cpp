@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "store/get_operation.h"
 #include "store/put_operation.h"
+#include "store/retention.h"
 
 namespace moontide::store {
 namespace {
@@ -99,7 +100,8 @@ void Client::flush_touches() { master_.notify(wire::kTouch, wire::encode(wire::K
 
 // ---- requests about many keys
 
-void Client::ask_codes(uint16_t type, std::vector<std::string> keys, int64_t timeout_ns, CodesDone done) {
+void Client::ask_codes(uint16_t type, std::vector<std::string> keys, int64_t timeout_ns, CodesDone done,
+                       const EncodeKeys& encode) {
   struct Gather {
     std::vector<Code> codes;
     size_t left = 0;
@@ -113,9 +115,9 @@ void Client::ask_codes(uint16_t type, std::vector<std::string> keys, int64_t tim
   int64_t deadline_ns = reactor_.now_ns() + timeout_or_default(timeout_ns);
   for (size_t from = 0, chunk = gather->left; chunk > 0; --chunk, from += wire::kStoreItemsMax) {
     size_t count = std::min(wire::kStoreItemsMax, keys.size() - from);
-    wire::Keys message;
-    for (size_t i = 0; i < count; ++i) message.keys.push_back(std::move(keys[from + i]));
-    master_.request(type, wire::encode(message), deadline_ns, [gather, from, count](Result<Bytes> payload, bool) {
+    std::vector<std::string> some;
+    for (size_t i = 0; i < count; ++i) some.push_back(std::move(keys[from + i]));
+    master_.request(type, encode(std::move(some)), deadline_ns, [gather, from, count](Result<Bytes> payload, bool) {
       auto reply = payload ? wire::decode<wire::Codes>(*payload) : std::unexpected(payload.error());
       if (reply && reply->codes.size() != count) reply = fail(Code::kInvalid, "the master's answer has another length");
       if (!reply && !gather->error) gather->error = reply.error();
@@ -147,6 +149,15 @@ void Client::remove(std::vector<std::string> keys, int64_t timeout_ns, CodesDone
     commits_.forget(key);
   }
   ask_codes(wire::kRemove, std::move(keys), timeout_ns, std::move(done));
+}
+
+void Client::keep(std::vector<std::string> keys, const catalog::Retention& retention, int64_t timeout_ns,
+                  CodesDone done) {
+  for (const std::string& key : keys) locations_.drop(key);  // its lease may be longer than the object's time
+  ask_codes(wire::kKeep, std::move(keys), timeout_ns, std::move(done),
+            [kept = to_wire(retention)](std::vector<std::string> some) {
+              return wire::encode(wire::Keep{std::move(some), kept});
+            });
 }
 
 void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done) {

@@ -31,7 +31,8 @@ namespace moontide::store {
 struct PutItem {
   std::string key;
   std::vector<Part> parts;
-  Bytes value;           // instead of parts: the client keeps it
+  Bytes value;  // instead of parts: the client keeps it
+  catalog::Retention retention{};
   bool follows = false;  // a block of a prefix: worthless without the item before it, evicted before that
 };
 
@@ -72,6 +73,8 @@ class Client {
   // kOk or kNotFound per key; afterwards no client sees what was there, whoever restarts. kUnavailable: it is out of
   // sight, but its node did not confirm in time, so a master that restarts may show it again.
   void remove(std::vector<std::string> keys, int64_t timeout_ns, CodesDone done);
+  // kOk or kNotFound per key: how long these objects are kept, a ttl from now on.
+  void keep(std::vector<std::string> keys, const catalog::Retention& retention, int64_t timeout_ns, CodesDone done);
   // The lengths of the objects, where they are found: to make room before a get().
   using LengthsDone = std::move_only_function<void(Result<std::vector<Result<uint64_t>>> lengths)>;
   void lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done);
@@ -92,7 +95,12 @@ class Client {
   friend class GetOperation;
 
   int64_t timeout_or_default(int64_t timeout_ns) const { return timeout_ns > 0 ? timeout_ns : options_.timeout_ns; }
-  void ask_codes(uint16_t type, std::vector<std::string> keys, int64_t timeout_ns, CodesDone done);
+  using EncodeKeys = std::function<Bytes(std::vector<std::string> keys)>;
+  void ask_codes(
+      uint16_t type, std::vector<std::string> keys, int64_t timeout_ns, CodesDone done,
+      const EncodeKeys& encode = [](std::vector<std::string> keys) {
+        return wire::encode(wire::Keys{std::move(keys)});
+      });
   // Keys to the master in requests of bounded size; `each` gets the first index of a chunk and its answer.
   using LocateAnswer = std::move_only_function<void(Result<wire::LocateReply> reply)>;
   void locate(const std::vector<std::string>& keys, int64_t deadline_ns, LocateAnswer answer);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/retention.h"
+
 namespace moontide::store {
 namespace {
 
@@ -10,11 +12,11 @@ constexpr int64_t kAnswerWithin = 30 * kSecond;
 
 }  // namespace
 
-void Commits::add(const std::string& key, const Location& location, uint32_t crc) {
+void Commits::add(const std::string& key, const Location& location, uint32_t crc, const catalog::Retention& retention) {
   auto [it, fresh] = keys_[key].try_emplace(location.generation, Pending{location, false});
   if (!fresh) return;
   ++pending_;
-  to_send_.push_back({key, location.generation, location.node, location.offset, crc});
+  to_send_.push_back({{key, location.generation, location.node, location.offset, crc}, to_wire(retention)});
   flush_soon(0);
 }
 
@@ -44,19 +46,23 @@ void Commits::flush() {
   auto all = std::exchange(to_send_, {});
   for (size_t from = 0; from < all.size(); from += wire::kStoreItemsMax) {
     size_t count = std::min(wire::kStoreItemsMax, all.size() - from);
+    std::vector<ToSend> some(std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(from)),
+                             std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(from + count)));
     wire::PutEnd message;
-    message.items.assign(std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(from)),
-                         std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(from + count)));
+    for (const ToSend& one : some) {
+      message.items.push_back(one.item);
+      message.kept.value.push_back(one.kept);
+    }
+    message.kept.value = if_any(std::move(message.kept.value));
     Bytes payload = wire::encode(message);
-    master_.request(
-        wire::kPutEnd, std::move(payload), reactor_.now_ns() + kAnswerWithin,
-        [this, alive = std::weak_ptr(alive_), items = std::move(message.items)](Result<Bytes> reply, bool) mutable {
-          if (!alive.expired()) answered(std::move(items), reply);
-        });
+    master_.request(wire::kPutEnd, std::move(payload), reactor_.now_ns() + kAnswerWithin,
+                    [this, alive = std::weak_ptr(alive_), items = std::move(some)](Result<Bytes> reply, bool) mutable {
+                      if (!alive.expired()) answered(std::move(items), reply);
+                    });
   }
 }
 
-void Commits::answered(std::vector<wire::PutEndItem> items, const Result<Bytes>& reply) {
+void Commits::answered(std::vector<ToSend> items, const Result<Bytes>& reply) {
   auto codes = reply ? wire::decode<wire::Codes>(*reply) : Result<wire::Codes>(std::unexpected(reply.error()));
   if (codes && codes->codes.size() != items.size()) codes = fail(Code::kInvalid, "answer of another length");
   for (size_t i = 0; i < items.size(); ++i) {
@@ -64,7 +70,7 @@ void Commits::answered(std::vector<wire::PutEndItem> items, const Result<Bytes>&
     if (again) {
       to_send_.push_back(std::move(items[i]));
     } else {
-      finish(items[i], codes->codes[i]);
+      finish(items[i].item, codes->codes[i]);
     }
   }
   if (!to_send_.empty()) flush_soon(kAskAgain);

@@ -20,7 +20,7 @@ class Commits {
       : master_(master), max_(max), flush_(reactor), reactor_(reactor) {}
 
   bool full() const { return pending_ >= max_; }
-  void add(const std::string& key, const Location& location, uint32_t crc);
+  void add(const std::string& key, const Location& location, uint32_t crc, const catalog::Retention& retention);
   // This client's own put of the key, placed and not yet acknowledged.
   const Location* find(std::string_view key) const;
   // The key was removed: what is pending of it shows no more.
@@ -35,16 +35,20 @@ class Commits {
     Location location;
     bool hidden = false;
   };
+  struct ToSend {
+    wire::PutEndItem item;
+    wire::Kept kept;
+  };
   void flush_soon(int64_t delay_ns);
   void flush();
-  void answered(std::vector<wire::PutEndItem> items, const Result<Bytes>& reply);
+  void answered(std::vector<ToSend> items, const Result<Bytes>& reply);
   void finish(const wire::PutEndItem& item, Code code);
 
   MasterLink& master_;
   size_t max_;
   std::map<std::string, std::map<Generation, Pending>, std::less<>> keys_;
   size_t pending_ = 0;
-  std::vector<wire::PutEndItem> to_send_;
+  std::vector<ToSend> to_send_;
   io::Timer flush_;
   io::Reactor& reactor_;
   uint64_t lost_ = 0;

@@ -174,10 +174,12 @@ wire::PoolStatsReply Master::stats() const {
   add("objects_unfinished", stats.unfinished);
   add("objects", stats.committed);
   add("objects_retiring", stats.retiring);
+  add("hard_pinned_bytes", stats.hard_pinned_bytes);
   add("located", stats.located);
   add("missed", stats.missed);
   add("evicted", stats.evicted);
   add("removed", stats.removed);
+  add("expired", stats.expired);
   add("puts_granted", stats.puts_granted);
   add("puts_committed", stats.puts_committed);
   add("puts_expired", stats.puts_expired);

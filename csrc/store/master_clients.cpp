@@ -1,5 +1,6 @@
 // The master's side of its clients: each request is one call of the catalog.
 #include "store/master.h"
+#include "store/retention.h"
 
 namespace moontide::store {
 namespace {
@@ -76,6 +77,13 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
       send_orders_soon();
       return answer_settled(responder, std::move(reply), message.keys, {Code::kOk, Code::kNotFound});
     }
+    case wire::kKeep: {
+      wire::Keep message;
+      if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
+      wire::Codes reply{catalog_.keep(message.keys, from_wire(message.kept), reactor_.now_ns())};
+      send_orders();  // before the answer, as for a put
+      return responder.reply(reply);
+    }
     case wire::kList: {
       wire::ListRequest message;
       if (read(request, responder, message)) list(message, responder);
@@ -138,7 +146,7 @@ void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Respond
   std::vector<catalog::PutPlaced> placed;
   std::vector<std::string> keys;
   for (const wire::PutEndItem& item : message.items) {
-    placed.push_back({item.key, item.generation, item.offset, item.crc});
+    placed.push_back({item.key, item.generation, item.offset, item.crc, retention_at(message.kept, placed.size())});
     keys.push_back(item.key);
   }
   wire::Codes reply{catalog_.put_end(session.client, placed, reactor_.now_ns())};
@@ -163,6 +171,7 @@ void Master::locate(const wire::Keys& message, rpc::Responder& responder) {
     wire::Located& out = reply.items.emplace_back();
     out.code = place.code;
     if (place.code != Code::kOk) continue;
+    reply.lease_ns = std::min(reply.lease_ns, place.lease_ns);  // an object's time may end before a whole lease
     out.node = node_index(reply.nodes, place.node);
     out.generation = place.generation;
     out.offset = place.offset;

@@ -1,5 +1,6 @@
 // The master's side of its nodes: joining, orders, acknowledgements, the loss of one.
 #include "store/master.h"
+#include "store/retention.h"
 
 namespace moontide::store {
 namespace {
@@ -64,9 +65,11 @@ void Master::inventory(Session& session, const Bytes& payload, rpc::Responder& r
   std::vector<catalog::InventoryEntry> entries;
   entries.reserve(message->items.size());
   for (wire::InventoryItem& item : message->items) {
-    entries.push_back({std::move(item.key), item.generation, item.length, item.offset, item.crc, item.confirmed});
+    const catalog::Retention retention = retention_at(message->kept, entries.size());
+    entries.push_back(
+        {std::move(item.key), item.generation, item.length, item.offset, item.crc, item.confirmed, retention});
   }
-  if (auto taken = catalog_.node_inventory(session.node, entries); !taken) {
+  if (auto taken = catalog_.node_inventory(session.node, entries, reactor_.now_ns()); !taken) {
     responder.refuse(taken.error());
     return close_session(session.number);
   }
@@ -107,8 +110,12 @@ void Master::send_orders() {
   for (catalog::NodeOrder& order : catalog_.take_orders(kOrderItems)) {
     Session* to = session(nodes_[order.node].session);
     if (to == nullptr) continue;  // away: everything is ordered again when it is back
-    wire::NodeOrder message{
-        .term = catalog_.term(), .floor = order.floor, .confirm = std::move(order.confirm), .retire = {}};
+    wire::NodeOrder message{.term = catalog_.term(), .floor = order.floor, .confirm = {}, .retire = {}};
+    for (const catalog::ConfirmItem& item : order.confirm) {
+      message.confirm.push_back(item.generation);
+      message.kept.value.push_back(to_wire(item.retention));
+    }
+    message.kept.value = if_any(std::move(message.kept.value));
     message.retire.reserve(order.retire.size());
     for (const catalog::RetireItem& item : order.retire) message.retire.push_back({item.generation, item.key_hash});
     more = more || message.confirm.size() == kOrderItems || message.retire.size() == kOrderItems;

@@ -84,7 +84,7 @@ void Node::welcomed(const wire::NodeWelcome& welcome) {
 }
 
 void Node::send_inventory(Generation after) {
-  wire::Inventory page{storage_->inventory_after(after, kInventoryPage)};
+  wire::Inventory page = storage_->inventory_after(after, kInventoryPage);
   if (page.items.empty()) {
     return ask(wire::kInventoryEnd, {}, [this](const Bytes& payload) {
       auto end = wire::decode<wire::InventoryEndReply>(payload);

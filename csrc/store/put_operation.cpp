@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/retention.h"
+
 namespace moontide::store {
 namespace {
 
@@ -68,14 +70,12 @@ void PutOperation::grant(const std::vector<size_t>& indices) {
     std::vector<size_t> chunk(indices.begin() + static_cast<ptrdiff_t>(from),
                               indices.begin() + static_cast<ptrdiff_t>(to));
     wire::PutStart message;
-    bool plain = true;
     for (size_t i : chunk) {
       message.items.push_back({items_[i].wanted.key, items_[i].length, items_[i].token});
       message.follows.value.push_back(items_[i].wanted.follows);
-      plain = plain && !items_[i].wanted.follows;
     }
-    Bytes payload = plain ? wire::encode(wire::PutStartPlain{std::move(message.items)}) : wire::encode(message);
-    client_->master_.request(wire::kPutStart, std::move(payload), deadline_ns(),
+    if (std::ranges::count(message.follows.value, 0) == std::ssize(chunk)) message.follows.value.clear();
+    client_->master_.request(wire::kPutStart, wire::encode(message), deadline_ns(),
                              [self = self(), chunk](Result<Bytes> reply, bool) {
                                if (!self->done()) self->granted(chunk, reply);
                              });
@@ -236,7 +236,7 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
   for (size_t i : indices) {
     Item& item = items_[i];
     if (commit_ == Commit::kAsync && !client_->commits_.full()) {
-      client_->commits_.add(item.wanted.key, location(item), item.placed.crc);
+      client_->commits_.add(item.wanted.key, location(item), item.placed.crc, item.wanted.retention);
       item.stage = Stage::kOver;
       client_->counters_.put_bytes += item.length;
       settle(i, item.length);
@@ -249,7 +249,9 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
   for (size_t i : awaited) {
     const Item& item = items_[i];
     message.items.push_back({item.wanted.key, item.generation, item.node.node, item.placed.offset, item.placed.crc});
+    message.kept.value.push_back(to_wire(item.wanted.retention));
   }
+  message.kept.value = if_any(std::move(message.kept.value));
   client_->master_.request(wire::kPutEnd, wire::encode(message), deadline_ns(),
                            [self = self(), awaited](Result<Bytes> reply, bool resent) {
                              if (!self->done()) self->committed(awaited, reply, resent);

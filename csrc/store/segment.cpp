@@ -17,7 +17,8 @@ MutableBytes Segment::payload(uint64_t offset, uint64_t length) const {
 }
 
 void Segment::publish(Generation generation, std::string_view key, uint64_t length, uint64_t offset, uint32_t crc) {
-  auto [it, fresh] = inventory_.try_emplace(generation, Entry{std::string(key), length, offset, crc, false});
+  auto [it, fresh] = inventory_.try_emplace(
+      generation, Entry{.key = std::string(key), .length = length, .offset = offset, .crc = crc});
   MT_CHECK(fresh, "generation " + generation.text() + " twice");
   write_header(arena_->data() + offset, make_header(generation, key, length, crc));
 }
@@ -31,9 +32,12 @@ bool Segment::retire(Generation generation) {
   return true;
 }
 
-void Segment::confirm(Generation generation) {
+void Segment::confirm(Generation generation, catalog::Pin pin, int64_t expires_ns) {
   auto it = inventory_.find(generation);
-  if (it != inventory_.end()) it->second.confirmed = true;
+  if (it == inventory_.end()) return;
+  it->second.confirmed = true;
+  it->second.pin = pin;
+  it->second.expires_ns = expires_ns;
 }
 
 const Segment::Entry* Segment::find(Generation generation) const {

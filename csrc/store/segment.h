@@ -21,6 +21,8 @@ class Segment {
     uint64_t offset = 0;  // of the header
     uint32_t crc = 0;
     bool confirmed = false;
+    catalog::Pin pin = catalog::Pin::kNone;
+    int64_t expires_ns = 0;  // of the node's clock; 0: never
   };
   using Inventory = std::map<Generation, Entry>;
 
@@ -36,7 +38,7 @@ class Segment {
   // Ends the entry: its generation word is cleared before its bytes are free. A reader under way fails its proof.
   // False: there is none.
   bool retire(Generation generation);
-  void confirm(Generation generation);
+  void confirm(Generation generation, catalog::Pin pin, int64_t expires_ns);
 
   const Entry* find(Generation generation) const;
   const Inventory& inventory() const { return inventory_; }

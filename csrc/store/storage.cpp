@@ -1,6 +1,7 @@
 #include "store/storage.h"
 
 #include "store/pull_job.h"
+#include "store/retention.h"
 
 namespace moontide::store {
 
@@ -47,7 +48,11 @@ void Storage::open_gate(Generation floor) {
 
 void Storage::obey(const wire::NodeOrder& order) {
   gate_.raise_floor(order.floor);
-  for (const Generation& generation : order.confirm) segment_.confirm(generation);
+  const int64_t now_ns = engine_.reactor().now_ns();
+  for (size_t i = 0; i < order.confirm.size(); ++i) {
+    const catalog::Retention retention = retention_at(order.kept, i);
+    segment_.confirm(order.confirm[i], retention.pin, retention.ttl_ns > 0 ? now_ns + retention.ttl_ns : 0);
+  }
   std::vector<Generation> over;
   for (const wire::RetireItem& item : order.retire) {
     gate_.refuse(item.generation);
@@ -66,14 +71,18 @@ void Storage::pull_over(Generation generation) {
   if (retire_when_over_.erase(generation) > 0) retired_({generation});
 }
 
-std::vector<wire::InventoryItem> Storage::inventory_after(Generation after, size_t max) const {
-  std::vector<wire::InventoryItem> items;
+wire::Inventory Storage::inventory_after(Generation after, size_t max) const {
+  wire::Inventory page;
+  const int64_t now_ns = engine_.reactor().now_ns();
   const auto& inventory = segment_.inventory();
-  for (auto it = inventory.upper_bound(after); it != inventory.end() && items.size() < max; ++it) {
+  for (auto it = inventory.upper_bound(after); it != inventory.end() && page.items.size() < max; ++it) {
     const Segment::Entry& entry = it->second;
-    items.push_back({entry.key, it->first, entry.length, entry.offset, entry.crc, entry.confirmed});
+    page.items.push_back({entry.key, it->first, entry.length, entry.offset, entry.crc, entry.confirmed});
+    int64_t left_ns = entry.expires_ns == 0 ? 0 : std::max<int64_t>(entry.expires_ns - now_ns, 1);
+    page.kept.value.push_back(to_wire({entry.pin, left_ns}));
   }
-  return items;
+  page.kept.value = if_any(std::move(page.kept.value));
+  return page;
 }
 
 }  // namespace moontide::store

@@ -49,7 +49,7 @@ class Storage {
   void obey(const wire::NodeOrder& order);
 
   // Up to `max` entries with generations above `after`, in order.
-  std::vector<wire::InventoryItem> inventory_after(Generation after, size_t max) const;
+  wire::Inventory inventory_after(Generation after, size_t max) const;
 
   const Segment& segment() const { return segment_; }
   const StorageCounters& counters() const { return counters_; }

@@ -26,7 +26,7 @@ template <class T>
 concept Message = requires(T& value) { value.fields(); };
 
 // A field that a later version put at the end of a message that decode_prefix() reads: senders of before do not have
-// it, and `value` is then the default.
+// it, and `value` is then the default. An empty one is not written, so that receivers of before can read the rest.
 template <class T>
 struct Later {
   T value{};
@@ -56,6 +56,9 @@ class Writer {
   }
   template <class T>
   void put(const Later<T>& field) {
+    if constexpr (requires { field.value.empty(); }) {
+      if (field.value.empty()) return;
+    }
     put(field.value);
   }
   template <Message T>

@@ -29,6 +29,7 @@ enum StoreMessage : uint16_t {
   kTouch = 308,  // notice
   kPoolStats = 309,
   kKeepAlive = 310,  // client or node → master
+  kKeep = 311,
   // node → master; the hello first, then the inventory
   kNodeHello = 320,
   kInventory = 321,
@@ -81,6 +82,14 @@ struct NodeWelcome {
   auto fields() { return std::tie(protocol, term, reign); }
 };
 
+// How long an object is kept; see catalog::Retention.
+struct Kept {
+  uint8_t pin = 0;
+  int64_t ttl_ns = 0;
+  auto fields() { return std::tie(pin, ttl_ns); }
+  bool operator==(const Kept&) const = default;
+};
+
 struct InventoryItem {
   std::string key;
   Generation generation;
@@ -93,7 +102,8 @@ struct InventoryItem {
 
 struct Inventory {
   std::vector<InventoryItem> items;
-  auto fields() { return std::tie(items); }
+  Later<std::vector<Kept>> kept{};  // per item, or none at all
+  auto fields() { return std::tie(items, kept); }
 };
 
 struct InventoryEndReply {
@@ -112,7 +122,8 @@ struct NodeOrder {
   Generation floor;
   std::vector<Generation> confirm;
   std::vector<RetireItem> retire;
-  auto fields() { return std::tie(term, floor, confirm, retire); }
+  Later<std::vector<Kept>> kept{};  // per item of `confirm`, or none at all
+  auto fields() { return std::tie(term, floor, confirm, retire, kept); }
 };
 
 struct Retired {
@@ -134,12 +145,6 @@ struct PutStart {
   // Per item, or none at all: 1 for a block of a prefix whose block before it is the item before it.
   Later<std::vector<uint8_t>> follows{};
   auto fields() { return std::tie(items, follows); }
-};
-
-// The same where nothing follows: masters of before know no more.
-struct PutStartPlain {
-  std::vector<PutStartItem> items;
-  auto fields() { return std::tie(items); }
 };
 
 struct NodeRef {
@@ -173,7 +178,8 @@ struct PutEndItem {
 
 struct PutEnd {
   std::vector<PutEndItem> items;
-  auto fields() { return std::tie(items); }
+  Later<std::vector<Kept>> kept{};  // per item, or none at all
+  auto fields() { return std::tie(items, kept); }
 };
 
 struct PutRevokeItem {
@@ -197,6 +203,12 @@ struct Codes {
 struct Keys {
   std::vector<std::string> keys;
   auto fields() { return std::tie(keys); }
+};
+
+struct Keep {
+  std::vector<std::string> keys;
+  Kept kept;
+  auto fields() { return std::tie(keys, kept); }
 };
 
 struct Located {

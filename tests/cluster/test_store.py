@@ -134,6 +134,44 @@ def test_parts_of_registered_memory(store: moontide.Store) -> None:
     region.unregister(timeout=10)
 
 
+def test_pins_and_times_to_live(store: moontide.Store) -> None:
+    store.put("kept/hard", content("pin", 0, 100_000), pin="hard")
+    store.put("kept/short", content("pin", 1, 100_000), pin="hard", ttl=0.5)
+    store.put_tensors("kept/tree", [np.arange(10)], pin="soft", ttl=3600)
+    assert store.stats()["hard_pinned_bytes"] >= 200_000
+    wait_for(lambda: not store.exists("kept/short"), what="the end of its time")
+    with pytest.raises(errors.NotFound):
+        store.get("kept/short")
+    store.put("kept/short", b"again")
+    assert [info.key for info in store.list("kept/")] == [b"kept/hard", b"kept/short", b"kept/tree"]
+    outcome = store.keep_many(["kept/hard", "no such key", "kept/short"], ttl=0.2)
+    assert [type(error).__name__ for error in outcome] == ["NoneType", "NotFound", "NoneType"]
+    wait_for(lambda: not store.exists("kept/hard"), what="the end of the new time")
+    wait_for(lambda: store.stats()["hard_pinned_bytes"] == 0, what="no pin")
+    store.keep("kept/tree", ttl=0.2)
+    wait_for(lambda: not store.list("kept/"), what="nothing left")
+    with pytest.raises(errors.NotFound):
+        store.keep("kept/tree", pin="hard")
+    for wrong in ({"pin": "very"}, {"ttl": 0}, {"ttl": -1.0}, {"ttl": float("nan")}, {"ttl": 1e12}):
+        with pytest.raises(errors.Invalid, match="pin =|ttl ="):
+            store.put("kept/wrong", b"", **wrong)
+        with pytest.raises(errors.Invalid, match="pin =|ttl ="):
+            store.keep("kept/wrong", **wrong)
+
+
+def test_a_hard_pin_outlasts_what_is_put_after_it() -> None:
+    with moontide.Store(lend=2 << 20) as store:
+        store.put("hard", content("pin", 0, 50_000), pin="hard")
+        for number in range(200):
+            store.put(f"fill/{number}", content("fill", number, 50_000))
+        assert store.stats()["evicted"] > 100
+        assert store.get("hard") == content("pin", 0, 50_000)
+        store.keep("hard")  # like any other from now on
+        for number in range(200, 400):
+            store.put(f"fill/{number}", content("fill", number, 50_000))
+        assert store.stats()["hard_pinned_bytes"] == 0
+
+
 def test_trees_of_tensors(store: moontide.Store) -> None:
     layers = [{"w": np.full((3, 5), i, np.float32), "b": np.full(i % 4, i, np.int16)} for i in range(300)]
     tree = {"layers": layers, "step": np.array(7), "none": None, "pair": (np.arange(6).reshape(2, 3).T, np.ones(1))}
@@ -233,6 +271,7 @@ def test_await_is_the_same_store(pool: Pool) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await late
             assert await store.get("async") == content("async", 0, 100_000)
+            await store.keep("async", pin="soft", ttl=60)
             await store.remove("async")
             await store.put_tensors("tensors", [np.arange(5)])
             into = np.zeros(5, np.int64)

@@ -71,6 +71,7 @@ class Scene {
       }
       default:
         if (op == 255) return catalog_.start_term(catalog_.term() + 1);
+        if (op / 16 % 2 == 0) return keep(input);
         catalog_.list(key(input).substr(0, 1), "", 3);
     }
   }
@@ -101,17 +102,27 @@ class Scene {
     const PutGrant grant = catalog_.put_start(client, {&request, 1}, now_ns_)[0];
     if (grant.code == Code::kOk) granted_.push_back(grant.generation);
   }
+  Retention retention(Input& input) {
+    const uint8_t which = input.u8();
+    return {static_cast<Pin>(which % 8 < 4 ? which % 4 : 0),
+            which / 8 * (kSecond / 4) - (which == 255 ? 3600 * kSecond : 0)};
+  }
+  void keep(Input& input) {
+    const std::string which = key(input);
+    catalog_.keep({&which, 1}, retention(input), now_ns_);
+  }
   void end(const ClientId& client, Input& input) {
-    PutPlaced placed{key(input), generation(input), uint64_t{input.u8()} * 64, input.u8()};
+    PutPlaced placed{key(input), generation(input), uint64_t{input.u8()} * 64, input.u8(), retention(input)};
     catalog_.put_end(client, {&placed, 1}, now_ns_);
   }
   void inventory(const NodeId& node, Input& input) {
     if (catalog_.node(node) == nullptr) return;
     std::vector<InventoryEntry> entries(1 + input.u8() % 3);
     for (InventoryEntry& entry : entries) {
-      entry = {key(input), generation(input), length(input), uint64_t{input.u8()} * 64, 0, input.u8() % 2 == 0};
+      entry = {key(input), generation(input),   length(input),   uint64_t{input.u8()} * 64,
+               0,          input.u8() % 2 == 0, retention(input)};
     }
-    if (!catalog_.node_inventory(node, entries)) catalog_.node_away(node);
+    if (!catalog_.node_inventory(node, entries, now_ns_)) catalog_.node_away(node);
   }
   void obey(uint8_t most) {
     for (const NodeOrder& order : catalog_.take_orders(1 + most % 8)) {

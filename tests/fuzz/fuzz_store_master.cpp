@@ -6,10 +6,10 @@
 namespace moontide::fuzz {
 namespace {
 
-constexpr uint16_t kTypes[] = {wire::kClientHello, wire::kPutStart,     wire::kPutEnd,    wire::kPutRevoke,
-                               wire::kLocate,      wire::kExists,       wire::kRemove,    wire::kList,
-                               wire::kTouch,       wire::kPoolStats,    wire::kKeepAlive, wire::kNodeHello,
-                               wire::kInventory,   wire::kInventoryEnd, wire::kRetired,   wire::kNodeOrder};
+constexpr uint16_t kTypes[] = {
+    wire::kClientHello, wire::kPutStart,  wire::kPutEnd,       wire::kPutRevoke, wire::kLocate,   wire::kExists,
+    wire::kRemove,      wire::kList,      wire::kTouch,        wire::kPoolStats, wire::kKeep,     wire::kKeepAlive,
+    wire::kNodeHello,   wire::kInventory, wire::kInventoryEnd, wire::kRetired,   wire::kNodeOrder};
 
 class Scene {
  public:

@@ -34,7 +34,7 @@ struct Pool {
     REQUIRE(catalog.node_join(id, {.capacity_bytes = capacity, .address = "n", .reported_term = term}).has_value());
   }
   void inventory(const NodeId& id, std::vector<InventoryEntry> entries) {
-    auto result = catalog.node_inventory(id, entries);
+    auto result = catalog.node_inventory(id, entries, now_ns);
     REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().text()));
   }
   void ready(const NodeId& id) { REQUIRE(catalog.node_ready(id).has_value()); }
@@ -46,8 +46,9 @@ struct Pool {
     PutRequest request{.key = key, .length = length, .token = token != 0 ? token : next_token++};
     return catalog.put_start(client, {&request, 1}, now_ns)[0];
   }
-  Code end(const ClientId& client, const std::string& key, Generation generation, uint64_t offset = 0) {
-    PutPlaced placed{.key = key, .generation = generation, .offset = offset, .crc = 7};
+  Code end(const ClientId& client, const std::string& key, Generation generation, uint64_t offset = 0,
+           const Retention& retention = {}) {
+    PutPlaced placed{.key = key, .generation = generation, .offset = offset, .crc = 7, .retention = retention};
     return catalog.put_end(client, {&placed, 1}, now_ns)[0];
   }
   Code revoke(const ClientId& client, const std::string& key, Generation generation) {
@@ -55,12 +56,16 @@ struct Pool {
     return catalog.put_revoke(client, {&ref, 1})[0];
   }
   // A whole put by Alice.
-  PutGrant put(const std::string& key, uint64_t length) {
+  PutGrant put(const std::string& key, uint64_t length, const Retention& retention = {}) {
     PutGrant grant = start(kAlice, key, length);
     REQUIRE(grant.code == Code::kOk);
-    REQUIRE(end(kAlice, key, grant.generation) == Code::kOk);
+    REQUIRE(end(kAlice, key, grant.generation, 0, retention) == Code::kOk);
     return grant;
   }
+  Code keep(const std::string& key, const Retention& retention) {
+    return catalog.keep({&key, 1}, retention, now_ns)[0];
+  }
+  void tick(int64_t by_ns) { catalog.tick(now_ns += by_ns); }
   Place locate(const std::string& key) { return catalog.locate({&key, 1}, now_ns)[0]; }
   bool exists(const std::string& key) const { return catalog.exists({&key, 1})[0]; }
   Code remove(const std::string& key) { return catalog.remove({&key, 1})[0]; }

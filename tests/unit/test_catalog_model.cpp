@@ -40,8 +40,8 @@ struct ModelNode {
   }
   void obey(const NodeOrder& order) {
     floor = std::max(floor, order.floor);
-    for (auto& generation : order.confirm) {
-      if (auto it = entries.find(generation); it != entries.end()) it->second.confirmed = true;
+    for (auto& item : order.confirm) {
+      if (auto it = entries.find(item.generation); it != entries.end()) it->second.confirmed = true;
     }
     for (auto& item : order.retire) {
       entries.erase(item.generation);
@@ -196,7 +196,7 @@ class World {
   }
 
   void report(const NodeId& id, std::vector<InventoryEntry>& page) {
-    auto result = catalog_.node_inventory(id, page);
+    auto result = catalog_.node_inventory(id, page, now_ns_);
     REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().text()));
     sound();
     page.clear();

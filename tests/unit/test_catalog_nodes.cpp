@@ -105,13 +105,14 @@ TEST_CASE("catalog: nodes are told what was committed, again when they come back
   pool.start(kAlice, "open", 100);
   auto orders = pool.catalog.take_orders(10);
   REQUIRE(orders.size() == 1);
-  CHECK(orders[0].confirm == std::vector{k.generation});
+  REQUIRE(orders[0].confirm.size() == 1);
+  CHECK(orders[0].confirm[0].generation == k.generation);
   CHECK(pool.catalog.take_orders(10).empty());
   pool.join(kNodeA, 64 * kKiB, 1);
   pool.inventory(kNodeA, {unconfirmed("k", k.generation)});
   pool.ready(kNodeA);
   CHECK(pool.exists("k"));
-  CHECK(pool.catalog.take_orders(10)[0].confirm == std::vector{k.generation});
+  CHECK(pool.catalog.take_orders(10)[0].confirm.at(0).generation == k.generation);
 }
 
 TEST_CASE("catalog: of one key the highest generation wins, in one inventory and across nodes") {
@@ -279,7 +280,7 @@ TEST_CASE("catalog: an inventory that contradicts itself is refused") {
   CHECK_FALSE(pool.catalog.node_join(kNodeA, {.capacity_bytes = 10, .address = ""}).has_value());
   pool.join(kNodeA, 64 * kKiB, 1);
   auto refused = [&](InventoryEntry bad) {
-    auto result = pool.catalog.node_inventory(kNodeA, {&bad, 1});
+    auto result = pool.catalog.node_inventory(kNodeA, {&bad, 1}, 0);
     return !result.has_value() && result.error().code == Code::kInvalid;
   };
   CHECK(refused(entry("", {1, 1})));
@@ -293,7 +294,7 @@ TEST_CASE("catalog: an inventory that contradicts itself is refused") {
   CHECK(refused(entry("l", {1, 1}, 0, 60 * kKiB)));  // one generation, two keys
   pool.ready(kNodeA);
   InventoryEntry fine = entry("m", {1, 3});
-  CHECK_FALSE(pool.catalog.node_inventory(kNodeA, {&fine, 1}).has_value());  // not joining
+  CHECK_FALSE(pool.catalog.node_inventory(kNodeA, {&fine, 1}, 0).has_value());  // not joining
   CHECK_FALSE(pool.catalog.node_join(kNodeA, {.capacity_bytes = 32 * kKiB, .address = ""}).has_value());
 }
 

@@ -18,6 +18,7 @@ from moontide.store.procedures import (
     Procedures,
     encode_key,
     operation_of,
+    retained,
     run_awaiting,
     run_blocking,
 )
@@ -58,6 +59,8 @@ class _Base:
         *,
         commit: str = "sync",
         prefix: bool = False,
+        pin: str = "none",
+        ttl: float | None = None,
         trace: Trace = "",
     ) -> Operation[list[MoontideError | None]]:
         """Starts putting objects whose bytes lie in several places; returns at once.
@@ -65,15 +68,22 @@ class _Base:
         `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
         quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
         too. prefix=True: each object is worthless without the one before it, as blocks of a KV cache are; the pool
-        then gives up the last ones first. The result has one item per key: None or the error of `Store.put`. At once:
-        Denied (memory that is not registered), Invalid (a key, `commit`), Closed. `trace` is as for `Engine.read`.
+        then gives up the last ones first. `pin` and `ttl` are as for `Store.put`. The result has one item per key: None
+        or the error of `Store.put`. At once: Denied (memory that is not registered), Invalid (a key, an option),
+        Closed. `trace` is as for `Engine.read`.
         """
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
         raw = [encode_key(key) for key in keys]
         return operation_of(
             self._client.put(
-                raw, _as_lists(parts), _COMMITS[commit], registered=True, trace=trace_text(trace), prefix=prefix
+                raw,
+                _as_lists(parts),
+                _COMMITS[commit],
+                registered=True,
+                trace=trace_text(trace),
+                prefix=prefix,
+                retained=retained(pin, ttl),
             )
         )
 
@@ -116,18 +126,43 @@ class Store(_Base):
     TimedOut, Invalid (a key) and Closed; those that mean more are named below.
     """
 
-    def put(self, key: Key, value: object, *, trace: Trace = "") -> None:
+    def put(self, key: Key, value: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = "") -> None:
         """Stores the bytes of a contiguous buffer. After it returns every client sees the object.
 
+        `pin`: "soft": evicted only where objects that are not pinned do not make room enough; "hard": never evicted
+        (a pool full of such objects takes nothing more). `ttl`: seconds from now, after which it is gone, pinned or
+        not; None: no end. Both outlive a restart of the master, not the loss of the node that has the object.
         AlreadyExists: the key has an object (or an unfinished put); NoSpace, TooLarge, Unavailable, TimedOut.
         """
-        error = self.put_many([(key, value)], trace=trace)[0]
+        error = self.put_many([(key, value)], pin=pin, ttl=ttl, trace=trace)[0]
         if error is not None:
             raise error
 
-    def put_many(self, items: Sequence[tuple[Key, object]], *, trace: Trace = "") -> list[MoontideError | None]:
+    def put_many(
+        self,
+        items: Sequence[tuple[Key, object]],
+        *,
+        pin: str = "none",
+        ttl: float | None = None,
+        trace: Trace = "",
+    ) -> list[MoontideError | None]:
         """Stores several (key, contiguous buffer); one result per item, in order: None, or the error of `put`."""
-        return run_blocking(self._procedures.put_many(items, trace_text(trace)))
+        return run_blocking(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl)))
+
+    def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
+        """Says anew how long an object is kept, as for `put`, the ttl from now on; without options: like any other.
+
+        NotFound. Clients that know its place may read it for one lease more after a shorter ttl.
+        """
+        error = self.keep_many([key], pin=pin, ttl=ttl)[0]
+        if error is not None:
+            raise error
+
+    def keep_many(
+        self, keys: Sequence[Key], *, pin: str = "none", ttl: float | None = None
+    ) -> list[MoontideError | None]:
+        """As `keep`, for several; one result per key, in order: None, or NotFound."""
+        return run_blocking(self._procedures.keep_many(keys, retained(pin, ttl)))
 
     def get(self, key: Key, *, trace: Trace = "") -> bytes:
         """The object's bytes, exactly as they were put. NotFound: a miss."""
@@ -144,14 +179,16 @@ class Store(_Base):
         """Reads several; bytes or the error of `get` per key, in order."""
         return run_blocking(self._procedures.get_many(keys, trace_text(trace)))
 
-    def put_tensors(self, key: Key, tree: object, *, trace: Trace = "") -> None:
+    def put_tensors(
+        self, key: Key, tree: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
+    ) -> None:
         """Stores a tree of tensors as one object: an array, or dicts (of text keys), lists and tuples of arrays.
 
         An array is numpy's or torch's; one on a device or not contiguous is copied first, others are read in place.
         The object is a safetensors value, to be read by whatever reads that format. Errors: as `put`. Invalid: a leaf
         that is no array of numbers, or a tree of more than 100 levels.
         """
-        run_blocking(self._procedures.put_tensors(key, tree, trace_text(trace)))
+        run_blocking(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
 
     def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
         """The tree that `put_tensors` stored, dtypes and shapes kept; its arrays share one new piece of memory.
@@ -216,15 +253,36 @@ class AsyncStore(_Base):
     A cancelled call is cancelled in the pool as well; its memory is kept until nothing touches it.
     """
 
-    async def put(self, key: Key, value: object, *, trace: Trace = "") -> None:
+    async def put(
+        self, key: Key, value: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
+    ) -> None:
         """See `Store.put`."""
-        error = (await self.put_many([(key, value)], trace=trace))[0]
+        error = (await self.put_many([(key, value)], pin=pin, ttl=ttl, trace=trace))[0]
         if error is not None:
             raise error
 
-    async def put_many(self, items: Sequence[tuple[Key, object]], *, trace: Trace = "") -> list[MoontideError | None]:
+    async def put_many(
+        self,
+        items: Sequence[tuple[Key, object]],
+        *,
+        pin: str = "none",
+        ttl: float | None = None,
+        trace: Trace = "",
+    ) -> list[MoontideError | None]:
         """See `Store.put_many`."""
-        return await run_awaiting(self._procedures.put_many(items, trace_text(trace)))
+        return await run_awaiting(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl)))
+
+    async def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
+        """See `Store.keep`."""
+        error = (await self.keep_many([key], pin=pin, ttl=ttl))[0]
+        if error is not None:
+            raise error
+
+    async def keep_many(
+        self, keys: Sequence[Key], *, pin: str = "none", ttl: float | None = None
+    ) -> list[MoontideError | None]:
+        """See `Store.keep_many`."""
+        return await run_awaiting(self._procedures.keep_many(keys, retained(pin, ttl)))
 
     async def get(self, key: Key, *, trace: Trace = "") -> bytes:
         """See `Store.get`."""
@@ -238,9 +296,11 @@ class AsyncStore(_Base):
         """See `Store.get_many`."""
         return await run_awaiting(self._procedures.get_many(keys, trace_text(trace)))
 
-    async def put_tensors(self, key: Key, tree: object, *, trace: Trace = "") -> None:
+    async def put_tensors(
+        self, key: Key, tree: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
+    ) -> None:
         """See `Store.put_tensors`."""
-        await run_awaiting(self._procedures.put_tensors(key, tree, trace_text(trace)))
+        await run_awaiting(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
 
     async def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
         """See `Store.get_tensors`."""

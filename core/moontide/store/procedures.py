@@ -15,12 +15,15 @@ from moontide.errors import Invalid, MoontideError, NotFound, TooLarge
 from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
 
 __all__ = [
+    "NOT_RETAINED",
     "Key",
     "Native",
     "ObjectInfo",
     "Procedures",
+    "Retained",
     "encode_key",
     "operation_of",
+    "retained",
     "run_awaiting",
     "run_blocking",
 ]
@@ -111,6 +114,22 @@ def encode_key(key: Key) -> bytes:
     return raw
 
 
+Retained = tuple[int, float]
+"""How the native client is told to keep an object: (which pin, seconds to live; 0: no end)."""
+NOT_RETAINED: Retained = (0, 0.0)
+_PINS = {"none": 0, "soft": 1, "hard": 2}
+_TTL_MAX_S = 100 * 365 * 86400
+
+
+def retained(pin: str, ttl: float | None) -> Retained:
+    """Invalid: another pin than none, soft, hard; a ttl that is not above 0 and at most 100 years."""
+    if pin not in _PINS:
+        raise Invalid(f"pin = {pin!r}: allowed are {', '.join(_PINS)}")
+    if ttl is not None and not 0 < ttl <= _TTL_MAX_S:
+        raise Invalid(f"ttl = {ttl!r} seconds: must be above 0 and at most {_TTL_MAX_S}; None is no end")
+    return _PINS[pin], ttl or 0.0
+
+
 class Procedures:
     """Put, get and the rest over one native client. Any thread."""
 
@@ -133,7 +152,9 @@ class Procedures:
             raise
         return results
 
-    async def put_many(self, items: Sequence[tuple[Key, object]], trace: str = "") -> list[MoontideError | None]:
+    async def put_many(
+        self, items: Sequence[tuple[Key, object]], trace: str = "", retained: Retained = NOT_RETAINED
+    ) -> list[MoontideError | None]:
         results: list[MoontideError | None] = [None] * len(items)
         accepted: list[tuple[int, bytes, tuple[int, int], object]] = []
         for index, (key, value) in enumerate(items):
@@ -145,7 +166,7 @@ class Procedures:
         if not accepted:
             return results
         parts = [_as_parts(item[2]) for item in accepted]
-        batch = self._client.put([item[1] for item in accepted], parts, False, trace=trace)
+        batch = self._client.put([item[1] for item in accepted], parts, False, trace=trace, retained=retained)
         outcome = await self._finish(batch, accepted)
         for (index, *_), result in zip(accepted, outcome, strict=True):
             results[index] = result if isinstance(result, MoontideError) else None
@@ -223,10 +244,10 @@ class Procedures:
                 results[index] = result if isinstance(result, MoontideError) else target
         return again
 
-    async def put_tensors(self, key: Key, tree: object, trace: str = "") -> None:
+    async def put_tensors(self, key: Key, tree: object, trace: str = "", retained: Retained = NOT_RETAINED) -> None:
         packed = pack_tree(tree)
         parts = [_memory_range(memory)[:2] for memory in (packed.header, *packed.buffers)]
-        batch = self._client.put([encode_key(key)], [_without_empty(parts)], False, trace=trace)
+        batch = self._client.put([encode_key(key)], [_without_empty(parts)], False, trace=trace, retained=retained)
         result = (await self._finish(batch, packed))[0]
         if isinstance(result, MoontideError):
             raise result
@@ -258,6 +279,10 @@ class Procedures:
 
     async def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
         outcome = await _Wait(self._client.remove([encode_key(key) for key in keys]))
+        return [result if isinstance(result, MoontideError) else None for result in outcome]
+
+    async def keep_many(self, keys: Sequence[Key], retained: Retained) -> list[MoontideError | None]:
+        outcome = await _Wait(self._client.keep([encode_key(key) for key in keys], retained))
         return [result if isinstance(result, MoontideError) else None for result in outcome]
 
     async def list(self, prefix: Key = b"") -> list[ObjectInfo]:

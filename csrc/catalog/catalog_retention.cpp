@@ -1,0 +1,142 @@
+// How long objects stay: pins, times to live, eviction.
+#include "catalog/catalog.h"
+
+namespace moontide::catalog {
+namespace {
+
+uint64_t percent_of(uint64_t whole, uint64_t percent) { return whole / 100 * percent + whole % 100 * percent / 100; }
+
+// A watermark: so many percent of what is not pinned hard, on top of that.
+uint64_t above(uint64_t pinned, uint64_t whole, uint64_t percent) {
+  return pinned + percent_of(whole - std::min(pinned, whole), percent);
+}
+
+}  // namespace
+
+// ---- pins and times to live
+
+void Catalog::retain(Object& object, const Retention& retention) {
+  Node& node = *object.node;
+  const bool was_evictable = object.evictable();
+  unretain(object);
+  object.pin = retention.pin;
+  if (object.pin == Pin::kSoft) ++node.soft_count;
+  if (object.pin == Pin::kHard) {
+    ++node.hard_count;
+    node.hard_bytes += object.footprint();
+  }
+  if (was_evictable && !object.evictable()) node.policy->erased(object);
+  if (!was_evictable && object.evictable()) use(object);
+  if (retention.ttl_ns == 0) return;
+  object.expires_ns = now_ns_ + retention.ttl_ns;
+  expiries_.emplace(expiry_of(object), &object);
+}
+
+void Catalog::unretain(Object& object) {
+  Node& node = *object.node;
+  if (object.pin == Pin::kSoft) --node.soft_count;
+  if (object.pin == Pin::kHard) {
+    --node.hard_count;
+    node.hard_bytes -= object.footprint();
+  }
+  object.pin = Pin::kNone;
+  if (object.expires_ns != kNever) expiries_.erase(expiry_of(object));
+  object.expires_ns = kNever;
+}
+
+Retention Catalog::retention_of(const Object& object) const {
+  if (object.expires_ns == kNever) return {object.pin, 0};
+  return {object.pin, std::max<int64_t>(object.expires_ns - now_ns_, 1)};
+}
+
+std::vector<Code> Catalog::keep(std::span<const std::string> keys, const Retention& retention, int64_t now_ns) {
+  advance(now_ns);
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  for (const std::string& key : keys) {
+    Object* object = objects_.find(key);
+    if (!key_valid(key) || !retention_valid(retention)) {
+      codes.push_back(Code::kInvalid);
+    } else if (object == nullptr || !visible(*object)) {
+      codes.push_back(Code::kNotFound);
+    } else {
+      retain(*object, retention);
+      object->node->to_confirm.insert(object->generation);
+      codes.push_back(Code::kOk);
+    }
+  }
+  return codes;
+}
+
+void Catalog::expire() {
+  for (size_t i = 0; i < limits_.expiries_per_tick && !expiries_.empty(); ++i) {
+    Object& object = *expiries_.begin()->second;
+    if (!expired(object)) break;
+    ++counters_.expired;
+    retire(object);
+  }
+}
+
+// ---- eviction
+
+void Catalog::make_room(uint64_t footprint) {
+  Node* node = nodes_.cheapest_to_clear(footprint);
+  if (node == nullptr) return;
+  uint64_t coming = node->free_bytes() + node->retiring_bytes;
+  if (coming < footprint) evict(*node, {.bytes = footprint - coming, .all_or_nothing = true});
+}
+
+void Catalog::evict_ahead() {
+  for (auto& [id, node] : nodes_) {
+    if (node.state == NodeState::kReady) evict_ahead(node);
+  }
+  size_t pinned = 0;
+  for (const auto& [id, node] : nodes_) pinned += node.hard_count;
+  size_t high = above(pinned, limits_.max_objects, limits_.high_percent);
+  size_t low = above(pinned, limits_.max_objects, limits_.low_percent);
+  if (objects_.size() > high) above_count_ = true;
+  if (objects_.size() <= low) above_count_ = false;
+  if (!above_count_) return;
+  Node* node = nodes_.most_objects();
+  if (node != nullptr) evict(*node, {.count = objects_.size() - low, .keep = 1});
+}
+
+void Catalog::evict_ahead(Node& node) {
+  uint64_t low = above(node.hard_bytes, node.capacity_bytes, limits_.low_percent);
+  uint64_t high = above(node.hard_bytes, node.capacity_bytes, limits_.high_percent);
+  if (node.lasting_bytes() > high) node.above_watermark = true;
+  if (node.lasting_bytes() <= low) node.above_watermark = false;
+  // A lone object may fill a segment: nobody waits for its space yet.
+  if (node.above_watermark) evict(node, {.bytes = node.lasting_bytes() - low, .keep = 1});
+}
+
+void Catalog::evict(Node& node, const EvictionGoal& goal) {
+  if (node.evictable_count() <= goal.keep) return;
+  size_t most = std::min(limits_.evictions_per_step, node.evictable_count() - goal.keep);
+  std::vector<Object*> victims;
+  uint64_t freed = 0;
+  auto pick = [&](bool soft_pinned_too) {
+    return node.policy->pick(limits_.scan_per_step, now_ns_, [&](Evictable& entry) {
+      Object& object = static_cast<Object&>(entry);
+      bool pinned = object.pin == Pin::kSoft && !soft_pinned_too;
+      if (object.lease_until_ns > now_ns_ || pinned) return Verdict::kKeep;
+      bool again = soft_pinned_too && std::ranges::find(victims, &object) != victims.end();
+      if (!again) {
+        victims.push_back(&object);
+        freed += object.footprint();
+      }
+      bool more = (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most;
+      return more ? Verdict::kTake : Verdict::kTakeLast;
+    });
+  };
+  bool offered_all = pick(false);
+  bool met = (freed >= goal.bytes && victims.size() >= goal.count) || victims.size() >= most;
+  if (!met && node.soft_count > 0) offered_all = pick(true);
+  if (goal.all_or_nothing && offered_all && freed < goal.bytes) return;
+  for (Object* victim : victims) {
+    ++counters_.evicted;
+    retire(*victim);
+  }
+}
+
+}  // namespace moontide::catalog
