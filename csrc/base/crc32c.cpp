@@ -26,7 +26,7 @@ constexpr auto kTable = make_table();
 
 // Three streams of kLane bytes run at once, because the crc instruction has a latency of three cycles and a
 // throughput of one; shifting a lane's value over the lanes behind it is a multiplication by a power of x.
-constexpr size_t kLane = 4096 / 8 * 8;
+constexpr size_t kLane = 4096;  // a multiple of 8
 
 // x^(8n) modulo the polynomial in the reflected representation, as a table of 4 x 256 for one multiplication.
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "io/socket_stream.h"
 
@@ -63,7 +64,8 @@ void SocketStream::write_references(ByteView head, std::span<const ByteView> par
     Piece piece;
     if (!parts.empty()) piece.rest = parts[i];
     piece.reference = true;
-    if (i + 1 >= parts.size()) piece.sent = std::move(sent);  // pieces leave in order: the last one ends them all
+    if (i + 1 >= parts.size())
+      piece.sent = std::exchange(sent, {});  // pieces leave in order: the last one ends them all
     queue_piece(std::move(piece));
   }
   if (first) flush();

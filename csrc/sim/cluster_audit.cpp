@@ -100,7 +100,7 @@ std::string Cluster::describe() const {
               std::to_string(known->objects.size()) + " objects, " + std::to_string(known->retiring.size()) +
               " retiring";
     }
-    text += "\n";
+    text += '\n';
     for (const auto& [generation, entry] : run.node->storage().segment().inventory()) {
       text += "  " + generation.text() + " " + entry.key + (entry.confirmed ? "" : " (not confirmed)") + " #" +
               std::to_string(value_number(run.node->storage().segment().payload(entry.offset, entry.length))) + "\n";

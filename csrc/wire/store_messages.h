@@ -43,7 +43,7 @@ enum StoreMessage : uint16_t {
 static_assert(uint16_t{kClientHello} > uint16_t{kApplicationFirst});
 
 inline constexpr size_t kStoreItemsMax = 1024;          // of one request
-inline constexpr size_t kStorePartsMax = 64 * 1024;     // of one request
+inline constexpr size_t kStorePartsMax = 64u << 10;     // of one request
 inline constexpr size_t kStoreRequestBytes = 4u << 20;  // a sender splits its batch beyond this
 
 // The region that a node lends is announced under this name and the node's id.

@@ -224,7 +224,7 @@ std::vector<Bytes> seeds() {
   pull.u8(4).u8(0).u8(5).u8(1).u16(4096).u8(3).u8(14).u8(200).u8(6).u8(0).u8(1).u8(1).u8(1).u8(0).u16(0).u8(9);
   pull.u8(14).u8(100).u8(1).u8(9).u8(2).u8(0).u8(8).add(uint64_t{1}).u8(14).u8(255);
   std::vector<Bytes> all = {target.take(), source.take(), pull.take()};
-  for (uint8_t type = 0; type < std::size(kTypes); ++type) {
+  for (size_t type = 0; type < std::size(kTypes); ++type) {
     all.push_back(Output().u8(4).u8(0).u8(1).u8(type).u8(0).u8(1).u8(8).add(uint64_t{1}).u8(14).u8(200).take());
   }
   return all;

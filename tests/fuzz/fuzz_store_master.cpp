@@ -117,7 +117,7 @@ std::vector<Bytes> seeds() {
   pool.u8(6).u8(0).u8(4).u8(1).u8(7).u8(0).u8(0).u8(0).u8(11).u8(255).u8(8).u8(0).u8(11).u8(255);
   pool.u8(140).u8(0).u8(11).u8(255);
   std::vector<Bytes> all = {pool.take()};
-  for (uint8_t type = 0; type < std::size(kTypes); ++type) {
+  for (size_t type = 0; type < std::size(kTypes); ++type) {
     all.push_back(
         Output().u8(type < 11 ? 3 : 4).u8(0).u8(255).u8(0).u8(1).u8(type).u8(0).u8(5).u8(4).add(0).u8(11).take());
   }

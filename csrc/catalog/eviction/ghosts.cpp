@@ -16,10 +16,11 @@ void Ghosts::reserve(size_t count) {
 
 void Ghosts::insert(uint64_t key_hash, uint32_t stamp, uint8_t note) {
   if (buckets_.empty()) reserve(1);
-  Ghost* place = nullptr;
-  for (Bucket* bucket : buckets_of(key_hash)) {
+  const auto buckets = buckets_of(key_hash);
+  Ghost* place = buckets[0]->data();
+  for (Bucket* bucket : buckets) {
     for (Ghost& ghost : *bucket) {
-      if (place == nullptr || ghost.stamp < place->stamp) place = &ghost;
+      if (ghost.stamp < place->stamp) place = &ghost;
     }
   }
   *place = {.fingerprint = fingerprint_of(key_hash), .note = note, .stamp = stamp};
