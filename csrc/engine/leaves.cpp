@@ -45,6 +45,7 @@ size_t Leaves::hostages() const {
 
 std::vector<uint32_t> Leaves::regions() const {
   std::vector<uint32_t> ids;
+  ids.reserve(given_.size());
   for (const auto& [number, leave] : given_) ids.push_back(leave->region().id);
   return ids;
 }

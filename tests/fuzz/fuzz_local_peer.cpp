@@ -127,8 +127,8 @@ class Scene {
 
   // `shape`: how many descriptors come along, and which.
   static std::vector<io::Fd> descriptors(uint8_t shape) {
-    std::vector<io::Fd> fds;
-    for (uint8_t i = 0; i < shape / 16 % 4; ++i) fds.push_back(peer().descriptor(static_cast<uint8_t>(shape % 16 + i)));
+    std::vector<io::Fd> fds(shape / 16u % 4);
+    for (io::Fd& fd : fds) fd = peer().descriptor(static_cast<uint8_t>(shape++ % 16));
     return fds;
   }
   void send(ByteView bytes, std::vector<io::Fd> fds) {
