@@ -31,7 +31,9 @@ void Leaves::give(Link& link, const memory::RegionRef& region) {
   const bool wanted = (region->access & memory::kDirect) != 0 && link.open() && link.credentials() != nullptr;
   if (!wanted || over_ || given_.size() >= kCountMax) return;
   const uint64_t number = next_++;
-  auto leave = network_.give_leave(*link.credentials(), [this, number] { given_.erase(number); });
+  auto leave = network_.give_leave(*link.credentials(), [this, number] {
+    auto over = given_.extract(number);  // with its pin goes the region, and whoever hears of that may look here
+  });
   if (!leave) return;
   given_.emplace(number, std::make_unique<Leave>(region, link, std::move(leave->given)));
   link.send_leave(*region, leave->holders.get());
@@ -43,6 +45,7 @@ size_t Leaves::hostages() const {
 
 std::vector<uint32_t> Leaves::regions() const {
   std::vector<uint32_t> ids;
+  ids.reserve(given_.size());
   for (const auto& [number, leave] : given_) ids.push_back(leave->region().id);
   return ids;
 }

@@ -526,5 +526,21 @@ TEST_CASE("contract: the far end is in use while somebody copies into it: within
   });
 }
 
+TEST_CASE("contract: whoever hears that memory is handed back finds no leave for it any more") {
+  for_each([](const MakePair& make) {
+    auto pair = make();
+    if (!pair->leaves()) return;
+    auto region = pair->allocate(pair->owner(), 4096, kReadable | kWritable, "lent");
+    auto link = pair->open();
+    REQUIRE(pair->run_until([&] { return link->region(region->id) != nullptr; }));
+    CHECK(pair->owner().leaves().regions() == std::vector<uint32_t>{region->id});
+    std::optional<size_t> lent;
+    REQUIRE(pair->owner().remove_region(region->id, [&] { lent = pair->owner().leaves().regions().size(); }));
+    REQUIRE(pair->run_until([&] { return lent.has_value(); }));
+    CHECK(*lent == 0);
+    CHECK(pair->owner().leaves().hostages() == 0);
+  });
+}
+
 }  // namespace
 }  // namespace moontide::contract

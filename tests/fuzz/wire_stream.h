@@ -67,7 +67,7 @@ struct Wire {
   }
 };
 
-class WireStream final : public io::Stream {
+class WireStream : public io::Stream {
  public:
   explicit WireStream(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
   ~WireStream() override { drop(); }

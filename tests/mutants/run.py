@@ -1,13 +1,15 @@
 """Takes guards out of a scratch copy, one at a time, and asks whether the simulation, or a test, notices.
 
 `python tests/mutants/run.py` tries every *.patch of this folder; names of some try those. A patch begins with lines
-`law:` and `what:`, and `test:` where a test of pytest has to notice instead of the simulation; the diff follows. A
-guard whose loss is not noticed, and a patch that does not apply or build any more, are failures.
+`law:` and `what:`, and `test:` where a test of pytest, or `case:` where a C++ test case, has to notice instead of the
+simulation; the diff follows. A guard whose loss is not noticed, and a patch that does not apply or build any more, are
+failures.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,7 @@ ROOT = HERE.parents[1]
 SCRATCH = ROOT / "build" / "mutants"
 TREE = SCRATCH / "tree"
 SEEDS = 400
-FOLDERS = ("csrc", "core")
+FOLDERS = ("csrc", "core", "tests/unit", "tests/contract", "tests/sim")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Mutant:
     path: Path
     law: str
     what: str
-    test: str  # empty: the simulation
+    test: str  # of pytest
+    case: str  # of the C++ tests; neither: the simulation
 
     @property
     def name(self) -> str:
@@ -39,7 +42,7 @@ class Mutant:
 def read_mutant(path: Path) -> Mutant:
     lines = path.read_text().split("\n\n", 1)[0].splitlines()
     head = dict(line.split(": ", 1) for line in lines)
-    return Mutant(path, head["law"], head["what"], head.get("test", ""))
+    return Mutant(path, head["law"], head["what"], head.get("test", ""), head.get("case", ""))
 
 
 def copy_tree() -> None:
@@ -59,7 +62,7 @@ def copy_tree() -> None:
             shutil.copyfile(source, target)
 
 
-def build() -> None:
+def build(target: str) -> None:
     tools = Path(sys.executable).parent
     environment = {
         **os.environ,
@@ -68,21 +71,21 @@ def build() -> None:
         "CCACHE_NOHASHDIR": "1",
     }
     folder = SCRATCH / "build"
-    if not (folder / "build.ninja").exists():
-        pybind11 = subprocess.check_output([sys.executable, "-m", "pybind11", "--cmakedir"], text=True).strip()
-        options = {
-            "SKBUILD": "ON",
-            "SKBUILD_PROJECT_VERSION": "0",
-            "MOONTIDE_WERROR": "OFF",
-            "CMAKE_BUILD_TYPE": "Debug",
-            "CMAKE_CXX_FLAGS_DEBUG": "-O1",
-            "pybind11_DIR": pybind11,
-            "Python_EXECUTABLE": sys.executable,
-        }
-        configure = ["cmake", "-S", str(TREE / "csrc"), "-B", str(folder), "-G", "Ninja"]
-        configure += [f"-D{name}={value}" for name, value in options.items()]
-        subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
-    command = ["nice", "-n", "5", "ninja", "-C", str(folder), "_core"]
+    pybind11 = subprocess.check_output([sys.executable, "-m", "pybind11", "--cmakedir"], text=True).strip()
+    options = {
+        "SKBUILD": "ON",
+        "SKBUILD_PROJECT_VERSION": "0",
+        "MOONTIDE_TESTS": "ON",
+        "MOONTIDE_WERROR": "OFF",
+        "CMAKE_BUILD_TYPE": "Debug",
+        "CMAKE_CXX_FLAGS_DEBUG": "-O1",
+        "pybind11_DIR": pybind11,
+        "Python_EXECUTABLE": sys.executable,
+    }
+    configure = ["cmake", "-S", str(TREE / "csrc"), "-B", str(folder), "-G", "Ninja"]
+    configure += [f"-D{name}={value}" for name, value in options.items()]
+    subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
+    command = ["nice", "-n", "5", "ninja", "-C", str(folder), target]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
@@ -126,22 +129,36 @@ def run_test(test: str) -> tuple[bool, str]:
     return done.returncode == 0, done.stdout.strip().splitlines()[-1]
 
 
+def run_case(case: str) -> tuple[bool, str]:
+    """Whether the test case passes with what was built, and the line that says how many did."""
+    pattern = case.replace(",", "?")  # a comma would part two patterns
+    command = [str(SCRATCH / "build" / "moontide_tests"), "--no-colors", f"--test-case={pattern}"]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = re.search(r"test cases: *(\d+) .*", done.stdout)
+    if said and int(said[1]) != 1:
+        raise RuntimeError(f"{case}: {said[1]} test cases of that name")
+    return done.returncode == 0, said[0] if said else f"exit {done.returncode}"
+
+
+def check(mutant: Mutant) -> tuple[bool, str]:
+    """Builds what the mutant's judge needs and asks it: whether all is well, and what it said."""
+    build("moontide_tests" if mutant.case else "_core")
+    if mutant.case:
+        return run_case(mutant.case)
+    return run_test(mutant.test) if mutant.test else simulate()
+
+
 def main(names: list[str]) -> int:
     mutants = [read_mutant(path) for path in sorted(HERE.glob("*.patch"))]
     mutants = [mutant for mutant in mutants if not names or mutant.name in names]
     copy_tree()
-    build()
-    if any(not mutant.test for mutant in mutants):
-        held, said = simulate()
+    for mutant in {(mutant.test, mutant.case): mutant for mutant in mutants}.values():
+        judge = mutant.case or mutant.test or f"the simulation of {SEEDS} seeds"
+        held, said = check(mutant)
         if not held:
-            print(f"the simulation fails without any mutant: {said}")
+            print(f"{judge} fails without any mutant: {said}")
             return 1
-        print(f"without mutants {SEEDS} seeds hold")
-    for test in sorted({mutant.test for mutant in mutants} - {""}):
-        held, said = run_test(test)
-        if not held:
-            print(f"{test} fails without any mutant: {said}")
-            return 1
+        print(f"without mutants it holds: {judge}", flush=True)
     survivors = []
     for mutant in mutants:
         started = time.monotonic()
@@ -149,8 +166,7 @@ def main(names: list[str]) -> int:
             noticed, said = False, "the patch does not apply"
         else:
             try:
-                build()
-                held, said = run_test(mutant.test) if mutant.test else simulate()
+                held, said = check(mutant)
                 noticed = not held
             except subprocess.CalledProcessError:
                 noticed, said = False, "the mutant does not build"

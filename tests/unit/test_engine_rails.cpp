@@ -128,6 +128,27 @@ TEST_CASE("rails: one that is cut in mid-transfer costs no byte and less than a 
   }
 }
 
+TEST_CASE("rails: a write on one that failed is quiet only when the owner has let go of its stream (law 2)") {
+  Railed railed(3);
+  auto& world = railed.universe.world;
+  auto transfer = railed.start(2, 0, kSize);
+  world.run_for(500 * kMicrosecond);
+  railed.cut("reader~1", "owner~1");
+  REQUIRE(world.run_until([&] { return railed.reader->counters().paths_failed > 0; }, 10 * kSecond));
+  // nobody can say any more what of it may still land
+  railed.cut("reader", "owner");
+  transfer->cancel();
+  world.run_for(kSecond);
+  CHECK(transfer->done());
+  CHECK_FALSE(transfer->quiet());
+  railed.heal("reader", "owner");
+  REQUIRE(railed.finish(transfer));
+  const Bytes after = railed.there;
+  railed.heal("reader~1", "owner~1");
+  world.run_for(5 * kSecond);
+  CHECK(railed.there == after);
+}
+
 TEST_CASE("rails: requests on the control channel are answered once each, across moves to other devices") {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
