@@ -55,7 +55,7 @@ class SocketNetwork final : public Network {
   size_t connecting() const { return connecting_.size(); }
 
  private:
-  class Connect;  // NOLINT(cppcoreguidelines-virtual-class-destructor): final, where it is defined
+  class Connect;
   void finish_connect(uint64_t id, Result<std::unique_ptr<Stream>> outcome);
 
   EpollReactor& reactor_;

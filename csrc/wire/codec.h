@@ -31,10 +31,8 @@ template <class T>
 struct Later {
   T value{};
   Later() = default;
-  // NOLINTBEGIN(google-explicit-constructor,misc-explicit-constructor): it stands for its value
   Later(T given) : value(std::move(given)) {}
   operator const T&() const { return value; }
-  // NOLINTEND(google-explicit-constructor,misc-explicit-constructor)
 };
 
 class Writer {

@@ -25,7 +25,6 @@ std::shared_ptr<io::TlsCredentials> credentials() {
     const std::string command = "cd " + folder.string() +
                                 " && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 9 "
                                 "-subj /CN=ca -keyout key -out pem >log 2>&1";
-    // a constant but for the folder's name; NOLINTNEXTLINE(bugprone-command-processor)
     require(std::system(command.c_str()) == 0, "the openssl command makes a certificate");
     const std::string certificate = (folder / "pem").string();
     auto made = io::TlsCredentials::create({certificate, (folder / "key").string(), certificate});

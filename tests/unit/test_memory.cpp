@@ -207,7 +207,7 @@ TEST_CASE("registry: memory is handed back when the last use has ended, and not 
   first.release();
   CHECK(quiet == 0);
   Pin moved = std::move(second);
-  second.release();  // NOLINT(bugprone-use-after-move): does nothing
+  second.release();
   CHECK(quiet == 0);
   moved.release();
   CHECK(quiet == 1);
