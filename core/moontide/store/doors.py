@@ -216,6 +216,17 @@ class Store(_Base):
         """As `exists`, for several, in one request."""
         return run_blocking(self._procedures.exists_many(keys))
 
+    def stat(self, key: Key) -> ObjectInfo:
+        """The object's key and length. NotFound."""
+        found = self.stat_many([key])[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
+
+    def stat_many(self, keys: Sequence[Key]) -> list[ObjectInfo | MoontideError]:
+        """As `stat`, for several; one result per key, in order: its info, or NotFound."""
+        return run_blocking(self._procedures.stat_many(keys))
+
     def remove(self, key: Key) -> None:
         """Removes the object; no get finds it from now on. NotFound."""
         error = self.remove_many([key])[0]
@@ -317,6 +328,17 @@ class AsyncStore(_Base):
     async def exists_many(self, keys: Sequence[Key]) -> list[bool]:
         """See `Store.exists_many`."""
         return await run_awaiting(self._procedures.exists_many(keys))
+
+    async def stat(self, key: Key) -> ObjectInfo:
+        """See `Store.stat`."""
+        found = (await self.stat_many([key]))[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
+
+    async def stat_many(self, keys: Sequence[Key]) -> list[ObjectInfo | MoontideError]:
+        """See `Store.stat_many`."""
+        return await run_awaiting(self._procedures.stat_many(keys))
 
     async def remove(self, key: Key) -> None:
         """See `Store.remove`."""

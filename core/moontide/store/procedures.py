@@ -277,6 +277,14 @@ class Procedures:
                 raise result
         return [not isinstance(result, MoontideError) for result in found]
 
+    async def stat_many(self, keys: Sequence[Key]) -> list[ObjectInfo | MoontideError]:
+        raw = [encode_key(key) for key in keys]
+        lengths = await _Wait(self._client.stat(raw))
+        return [
+            length if isinstance(length, MoontideError) else ObjectInfo(key, length)
+            for key, length in zip(raw, lengths, strict=True)
+        ]
+
     async def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
         outcome = await _Wait(self._client.remove([encode_key(key) for key in keys]))
         return [result if isinstance(result, MoontideError) else None for result in outcome]

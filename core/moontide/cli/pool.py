@@ -1,0 +1,167 @@
+"""The subcommands that look into a pool and change what is in it: status, ls, stat, put, get, rm, pin."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import click
+import msgspec
+
+from moontide.cli.options import config_options
+from moontide.cli.serving import describe_counts
+from moontide.config import Config, parse_duration
+from moontide.errors import Invalid, MoontideError
+from moontide.store import ObjectInfo, Store
+
+__all__ = ["get", "ls", "pin", "put", "rm", "stat", "status"]
+
+_HEX = "hex:"
+_BATCH = 1000
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
+_pool = config_options("master", master="HOST:PORT")
+
+
+def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say how long an object is kept."""
+    pins = click.Choice(["none", "soft", "hard"])
+    function = click.option("--ttl", default="", metavar="TIME", help="Gone after that; without: no end.")(function)
+    return click.option("--pin", "how", type=pins, default="none", show_default=True, help="Evicted last, or never.")(
+        function
+    )
+
+
+@contextlib.contextmanager
+def _store(config: Config) -> Iterator[Store]:
+    if config.master is None:
+        raise Invalid("no pool is named: give --master HOST:PORT, or set `master`")
+    with Store(config.master, config=config) as store:
+        yield store
+
+
+def _ttl(text: str) -> float | None:
+    return parse_duration(text, option="--ttl") if text else None
+
+
+def _key(text: str) -> bytes:
+    if not text.startswith(_HEX):
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return bytes.fromhex(text.removeprefix(_HEX))
+    except ValueError:
+        raise Invalid(f"{text!r}: after {_HEX} come digits of hexadecimal bytes") from None
+
+
+def _shown(key: bytes) -> str:
+    """The key as `_key` reads it: text that can be printed as it is, other bytes as hexadecimal."""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = key.decode()
+        if text.isprintable() and not text.startswith(_HEX):
+            return text
+    return _HEX + key.hex()
+
+
+def _line(info: ObjectInfo, as_json: bool) -> str:
+    if as_json:
+        return msgspec.json.encode({"key": _shown(info.key), "bytes": info.length}).decode()
+    return f"{info.length:>14} {_shown(info.key)}"
+
+
+def _report(keys: Sequence[str], results: Sequence[object]) -> None:
+    """Says what went wrong, by key; ends with status 1 if anything did."""
+    failed = [(key, result) for key, result in zip(keys, results, strict=True) if isinstance(result, MoontideError)]
+    for key, error in failed:
+        click.echo(f"{key}: {error}", err=True)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@_pool
+@_as_json
+def status(config: Config, as_json: bool) -> None:
+    """Show the pool's numbers: nodes, objects, bytes, what was found, missed, evicted."""
+    with _store(config) as store:
+        counts = store.stats()
+    click.echo(msgspec.json.encode(counts).decode() if as_json else describe_counts(counts), nl=as_json)
+
+
+@click.command()
+@click.argument("prefix", default="")
+@click.option("--limit", default=0, metavar="N", help="At most so many; 0: all.")
+@_pool
+@_as_json
+def ls(prefix: str, limit: int, config: Config, as_json: bool) -> None:
+    """List objects whose key begins with PREFIX: bytes and key, in the order of the keys.
+
+    A key that is not printable text is shown, and may be given, as hex: and its bytes.
+    """
+    with _store(config) as store:
+        found = store.list(_key(prefix))
+    for info in found[: limit or None]:
+        click.echo(_line(info, as_json))
+
+
+@click.command()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@_pool
+@_as_json
+def stat(keys: tuple[str, ...], config: Config, as_json: bool) -> None:
+    """Show the length of objects. Status 1 if one is not there."""
+    with _store(config) as store:
+        found = store.stat_many([_key(key) for key in keys])
+    for info in found:
+        if isinstance(info, ObjectInfo):
+            click.echo(_line(info, as_json))
+    _report(keys, found)
+
+
+@click.command()
+@click.argument("key")
+@click.argument("file", type=click.File("rb"), default="-")
+@_kept
+@_pool
+def put(key: str, file: IO[bytes], how: str, ttl: str, config: Config) -> None:
+    """Store the bytes of FILE, or of standard input, under KEY. An object that is there already is not replaced."""
+    with _store(config) as store:
+        store.put(_key(key), file.read(), pin=how, ttl=_ttl(ttl))
+
+
+@click.command()
+@click.argument("key")
+@click.option("-o", "--output", type=click.File("wb", lazy=True), default="-", help="Instead of standard output.")
+@_pool
+def get(key: str, output: IO[bytes], config: Config) -> None:
+    """Write the bytes of an object."""
+    with _store(config) as store:
+        value = store.get(_key(key))
+    output.write(value)
+
+
+@click.command()
+@click.argument("keys", nargs=-1, metavar="[KEY...]")
+@click.option("--prefix", default="", help="Also all that begin so.")
+@_pool
+def rm(keys: tuple[str, ...], prefix: str, config: Config) -> None:
+    """Remove objects. Status 1 if a KEY is not there."""
+    if not keys and not prefix:
+        raise click.UsageError("give a KEY or a --prefix")
+    with _store(config) as store:
+        results = store.remove_many([_key(key) for key in keys])
+        more = [info.key for info in store.list(_key(prefix))] if prefix else []
+        for begin in range(0, len(more), _BATCH):
+            store.remove_many(more[begin : begin + _BATCH])
+    _report(keys, results)
+
+
+@click.command()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@_kept
+@_pool
+def pin(keys: tuple[str, ...], how: str, ttl: str, config: Config) -> None:
+    """Say anew how long objects are kept; without options like any other. Status 1 if one is not there."""
+    with _store(config) as store:
+        results = store.keep_many([_key(key) for key in keys], pin=how, ttl=_ttl(ttl))
+    _report(keys, results)
