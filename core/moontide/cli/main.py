@@ -19,6 +19,7 @@ _COMMANDS = {
     "master": ("moontide.cli.master", "Run the pool's master."),
     "node": ("moontide.cli.node", "Lend memory of this machine to the pool."),
     "pin": ("moontide.cli.pool", "Say anew how long objects of the pool are kept."),
+    "plan": ("moontide.cli.plan", "Say what a pool of a given size holds."),
     "put": ("moontide.cli.pool", "Store bytes in the pool."),
     "rm": ("moontide.cli.pool", "Remove objects from the pool."),
     "stat": ("moontide.cli.pool", "Show the length of objects of the pool."),
