@@ -144,14 +144,15 @@ void Catalog::commit(Object& object, uint64_t offset, uint32_t crc, const Retent
   object.crc = crc;
   object.join_round = node.join_round;
   node.to_confirm.insert(object.generation);
-  use(object);
   retain(object, retention);
+  use(object);
   ++counters_.puts_committed;
 }
 
 void Catalog::use(Object& object) {
   Node& node = *object.node;
-  if (!object.evictable()) return pass(object);
+  EvictionPolicy* policy = policy_of(object);
+  if (policy == nullptr) return pass(object);
   const Object* before = nullptr;
   if (!object.follows.empty()) {
     before = last_of_batch(node);
@@ -161,9 +162,15 @@ void Catalog::use(Object& object) {
       if (it != node.objects.end()) before = it->second;
     }
   }
-  if (before != nullptr && before->slot == kNoSlot) before = nullptr;  // the policy does not know it: pinned, or open
-  node.policy->used(object, {.now_ns = now_ns_, .bytes = object.footprint(), .parent = before});
+  // the policy does not know what is pinned otherwise, or open
+  if (before != nullptr && (before->pin != object.pin || before->slot == kNoSlot)) before = nullptr;
+  policy->used(object, {.now_ns = now_ns_, .bytes = object.footprint(), .parent = before});
   pass(object);
+}
+
+EvictionPolicy* Catalog::policy_of(const Object& object) {
+  if (object.pin == Pin::kHard) return nullptr;
+  return object.pin == Pin::kSoft ? object.node->soft_policy.get() : object.node->policy.get();
 }
 
 void Catalog::pass(Object& object) {
@@ -295,7 +302,7 @@ void Catalog::detach(Object& object) {
   Node& node = *object.node;
   if (node.last_of_batch == &object) node.last_of_batch = nullptr;
   if (object.committed()) {
-    if (object.evictable()) node.policy->erased(object);
+    if (EvictionPolicy* policy = policy_of(object)) policy->erased(object);
     unretain(object);
     node.to_confirm.erase(object.generation);
     node.committed_bytes -= object.footprint();

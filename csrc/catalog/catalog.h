@@ -83,6 +83,9 @@ class Catalog {
   // The client gives its own open put up. kStale: it is not open (any more), kAlreadyExists: it was committed.
   std::vector<Code> put_revoke(const ClientId& client, std::span<const PutRef> puts);
 
+  // What follows happens at this time: for the calls that are not given one.
+  void advance(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
+
   // ---- readers
 
   std::vector<Place> locate(std::span<const std::string> keys, int64_t now_ns);
@@ -91,7 +94,8 @@ class Catalog {
   // Ends committed objects and open puts; leases do not protect from it. The caller answers its client when `settled`:
   // only then does no node hold an entry that a newly started master could adopt.
   std::vector<Code> remove(std::span<const std::string> keys);
-  // Says anew how long committed objects are kept, a ttl from now on. kNotFound; kInvalid: a bad key. What readers have
+  // Says anew how long committed objects are kept, a ttl from now on. kNotFound; kInvalid: a bad key;
+  // kUnavailable: its node is away and could not be told. What readers have
   // a lease of they may read until it ends, also when the new ttl ends before.
   std::vector<Code> keep(std::span<const std::string> keys, const Retention& retention, int64_t now_ns);
   // False while an entry of the key waits for its node's acknowledgement. (Keys count by hash: a collision, once in
@@ -112,7 +116,6 @@ class Catalog {
 
  private:
   Generation next_generation() { return {term_, ++sequence_}; }
-  void advance(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
   size_t entries() const { return objects_.size() + retiring_count_; }
   Generation ticket_floor(const Node& node) const;
 
@@ -129,7 +132,11 @@ class Catalog {
   bool visible(const Object& object) const;
 
   bool expired(const Object& object) const { return object.expires_ns <= now_ns_; }
+  // The policy that has the object, or will; null: it is pinned hard.
+  static EvictionPolicy* policy_of(const Object& object);
   // Of a committed object: pins it or not, and starts its time anew.
+  void keep_so(Object& object, const Retention& retention);
+  // The same but for the policies.
   void retain(Object& object, const Retention& retention);
   void unretain(Object& object);
   // As a node is told: with the time that is left.

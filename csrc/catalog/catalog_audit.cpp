@@ -89,10 +89,13 @@ Result<> Catalog::check_node(const Node& node) const {
   if (soft != node.soft_count) return broken(unequal("soft pins", node.soft_count, soft));
   if (retiring != node.retiring_bytes) return broken(unequal("retiring", node.retiring_bytes, retiring));
   if (node.used_bytes() > node.capacity_bytes) return broken(unequal("used", node.used_bytes(), node.capacity_bytes));
-  bool all = node.policy->pick(SIZE_MAX, now_ns_, [&](Evictable&) {
+  auto count = [&](Evictable&) {
     ++in_policy;
     return Verdict::kTake;
-  });
+  };
+  bool all = node.soft_policy->pick(SIZE_MAX, now_ns_, count);
+  if (in_policy != node.soft_count) return broken(unequal("objects in the policy of soft pins", in_policy, soft));
+  all = node.policy->pick(SIZE_MAX, now_ns_, count) && all;
   if (!all || in_policy != node.evictable_count()) {
     return broken(unequal("objects in the policy", in_policy, node.evictable_count()));
   }

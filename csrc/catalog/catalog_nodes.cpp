@@ -1,8 +1,19 @@
 // Nodes come, report, go and give space back.
+#include <cstdlib>
+
 #include "base/hash.h"
 #include "catalog/catalog.h"
 
 namespace moontide::catalog {
+namespace {
+
+// Clocks apart: what a node says is left may be a little more or less than what is known here.
+bool differs(const Retention& one, const Retention& other) {
+  const bool timed = one.ttl_ns != 0;
+  return one.pin != other.pin || timed != (other.ttl_ns != 0) || std::abs(one.ttl_ns - other.ttl_ns) > kSecond;
+}
+
+}  // namespace
 
 Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
   if (join.reported_term > term_) {
@@ -21,6 +32,7 @@ Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
     node = &nodes_.insert(id);
     node->capacity_bytes = join.capacity_bytes;
     node->policy = make_policy_();
+    node->soft_policy = make_policy_();
   } else if (node->capacity_bytes != join.capacity_bytes) {
     return fail(Code::kInvalid, "node " + id.text() + " lent " + std::to_string(node->capacity_bytes) +
                                     " bytes before, now " + std::to_string(join.capacity_bytes));
@@ -63,8 +75,7 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
     if (object.committed()) {  // the node knows better than the client that told the place
       object.offset = entry.offset;
       object.crc = entry.crc;
-      bool timed = object.expires_ns != kNever || entry.retention.ttl_ns != 0;
-      if (!entry.confirmed || entry.retention.pin != object.pin || timed) node.to_confirm.insert(object.generation);
+      if (!entry.confirmed || differs(entry.retention, retention_of(object))) node.to_confirm.insert(object.generation);
     }
     return {};
   }
@@ -94,8 +105,8 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   object.state = ObjectState::kCommitted;
   node.objects.emplace(object.generation, &object);
   node.committed_bytes += object.footprint();
-  use(object);
   retain(object, entry.retention);
+  use(object);
 }
 
 Result<Generation> Catalog::node_ready(const NodeId& id) {
@@ -154,9 +165,10 @@ std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
     if (node.state != NodeState::kReady || (node.to_retire.empty() && node.to_confirm.empty())) continue;
     NodeOrder order{.node = id, .floor = ticket_floor(node)};
     while (!node.to_confirm.empty() && order.confirm.size() < max_items) {
-      const Object& object = *node.objects.at(*node.to_confirm.begin());
+      const auto newest = std::prev(node.to_confirm.end());  // whose client is about to be answered
+      const Object& object = *node.objects.at(*newest);
       order.confirm.push_back({object.generation, retention_of(object)});
-      node.to_confirm.erase(node.to_confirm.begin());
+      node.to_confirm.erase(newest);
     }
     while (!node.to_retire.empty() && order.retire.size() < max_items) {
       Generation generation = node.to_retire.front();

@@ -15,9 +15,15 @@ uint64_t above(uint64_t pinned, uint64_t whole, uint64_t percent) {
 
 // ---- pins and times to live
 
+void Catalog::keep_so(Object& object, const Retention& retention) {
+  if (object.pin == retention.pin) return retain(object, retention);
+  if (EvictionPolicy* before = policy_of(object)) before->erased(object);
+  retain(object, retention);
+  use(object);
+}
+
 void Catalog::retain(Object& object, const Retention& retention) {
   Node& node = *object.node;
-  const bool was_evictable = object.evictable();
   unretain(object);
   object.pin = retention.pin;
   if (object.pin == Pin::kSoft) ++node.soft_count;
@@ -25,8 +31,6 @@ void Catalog::retain(Object& object, const Retention& retention) {
     ++node.hard_count;
     node.hard_bytes += object.footprint();
   }
-  if (was_evictable && !object.evictable()) node.policy->erased(object);
-  if (!was_evictable && object.evictable()) use(object);
   if (retention.ttl_ns == 0) return;
   object.expires_ns = now_ns_ + retention.ttl_ns;
   expiries_.emplace(expiry_of(object), &object);
@@ -59,8 +63,10 @@ std::vector<Code> Catalog::keep(std::span<const std::string> keys, const Retenti
       codes.push_back(Code::kInvalid);
     } else if (object == nullptr || !visible(*object)) {
       codes.push_back(Code::kNotFound);
+    } else if (object->node->state != NodeState::kReady) {
+      codes.push_back(Code::kUnavailable);  // it could not be told
     } else {
-      retain(*object, retention);
+      keep_so(*object, retention);
       object->node->to_confirm.insert(object->generation);
       codes.push_back(Code::kOk);
     }
@@ -115,23 +121,16 @@ void Catalog::evict(Node& node, const EvictionGoal& goal) {
   size_t most = std::min(limits_.evictions_per_step, node.evictable_count() - goal.keep);
   std::vector<Object*> victims;
   uint64_t freed = 0;
-  auto pick = [&](bool soft_pinned_too) {
-    return node.policy->pick(limits_.scan_per_step, now_ns_, [&](Evictable& entry) {
-      Object& object = static_cast<Object&>(entry);
-      bool pinned = object.pin == Pin::kSoft && !soft_pinned_too;
-      if (object.lease_until_ns > now_ns_ || pinned) return Verdict::kKeep;
-      bool again = soft_pinned_too && std::ranges::find(victims, &object) != victims.end();
-      if (!again) {
-        victims.push_back(&object);
-        freed += object.footprint();
-      }
-      bool more = (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most;
-      return more ? Verdict::kTake : Verdict::kTakeLast;
-    });
+  auto unmet = [&] { return (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most; };
+  auto offer = [&](Evictable& entry) {
+    Object& object = static_cast<Object&>(entry);
+    if (object.lease_until_ns > now_ns_) return Verdict::kKeep;
+    victims.push_back(&object);
+    freed += object.footprint();
+    return unmet() ? Verdict::kTake : Verdict::kTakeLast;
   };
-  bool offered_all = pick(false);
-  bool met = (freed >= goal.bytes && victims.size() >= goal.count) || victims.size() >= most;
-  if (!met && node.soft_count > 0) offered_all = pick(true);
+  bool offered_all = node.policy->pick(limits_.scan_per_step, now_ns_, offer);
+  if (offered_all && unmet()) offered_all = node.soft_policy->pick(limits_.scan_per_step, now_ns_, offer);
   if (goal.all_or_nothing && offered_all && freed < goal.bytes) return;
   for (Object* victim : victims) {
     ++counters_.evicted;

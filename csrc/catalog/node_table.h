@@ -41,9 +41,10 @@ struct Node {
   uint64_t hard_bytes = 0;                  // of `committed_bytes`: pinned hard
   size_t hard_count = 0;
   size_t soft_count = 0;
-  std::unique_ptr<EvictionPolicy> policy;  // over the committed objects that are not pinned hard
-  bool above_watermark = false;            // from the high watermark down to the low one
-  Object* last_of_batch = nullptr;         // that the batch number `batch` dealt with; null: none, or it is gone
+  std::unique_ptr<EvictionPolicy> policy;       // over the committed objects that are not pinned
+  std::unique_ptr<EvictionPolicy> soft_policy;  // over those that are pinned softly
+  bool above_watermark = false;                 // from the high watermark down to the low one
+  Object* last_of_batch = nullptr;              // that the batch number `batch` dealt with; null: none, or it is gone
   uint64_t batch = 0;
 
   uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes; }

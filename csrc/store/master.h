@@ -71,7 +71,7 @@ class Master {
   void retired(Session& session, const Bytes& payload);
   void node_gone(const InstanceId& id);
   void send_orders_soon();
-  void send_orders();
+  bool send_orders();  // true: there may be more to order
 
   // master_clients.cpp
   void client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);

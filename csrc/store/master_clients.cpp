@@ -37,6 +37,7 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
   if ((request.type == wire::kPutEnd || request.type == wire::kRemove) && earlier_leases()) {
     return responder.refuse({Code::kUnavailable, "leases of an earlier master may be alive, ask again"});
   }
+  catalog_.advance(reactor_.now_ns());
   switch (request.type) {
     case wire::kPutStart: {
       wire::PutStart message;
@@ -81,7 +82,8 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
       wire::Keep message;
       if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
       wire::Codes reply{catalog_.keep(message.keys, from_wire(message.kept), reactor_.now_ns())};
-      send_orders();  // before the answer, as for a put
+      while (send_orders()) {  // before the answer, as for a put
+      }
       return responder.reply(reply);
     }
     case wire::kList: {
@@ -143,6 +145,9 @@ void Master::put_start(Session& session, const wire::PutStart& message, rpc::Res
 }
 
 void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder) {
+  if (!message.kept.value.empty() && message.kept.value.size() != message.items.size()) {
+    return responder.refuse({Code::kInvalid, "it is not said of every put how long it is kept"});
+  }
   std::vector<catalog::PutPlaced> placed;
   std::vector<std::string> keys;
   for (const wire::PutEndItem& item : message.items) {

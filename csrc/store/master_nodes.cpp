@@ -62,6 +62,10 @@ void Master::node_hello(Session& session, const wire::NodeHello& hello, rpc::Res
 void Master::inventory(Session& session, const Bytes& payload, rpc::Responder& responder) {
   auto message = wire::decode<wire::Inventory>(payload);
   if (!message) return responder.refuse(message.error());
+  if (!message->kept.value.empty() && message->kept.value.size() != message->items.size()) {
+    responder.refuse({Code::kInvalid, "it is not said of every entry how long it is kept"});
+    return close_session(session.number);
+  }
   std::vector<catalog::InventoryEntry> entries;
   entries.reserve(message->items.size());
   for (wire::InventoryItem& item : message->items) {
@@ -105,7 +109,7 @@ void Master::send_orders_soon() {
   });
 }
 
-void Master::send_orders() {
+bool Master::send_orders() {
   bool more = false;
   for (catalog::NodeOrder& order : catalog_.take_orders(kOrderItems)) {
     Session* to = session(nodes_[order.node].session);
@@ -122,6 +126,7 @@ void Master::send_orders() {
     to->channel->notify(wire::kNodeOrder, wire::encode(message));
   }
   if (more) send_orders_soon();
+  return more;
 }
 
 }  // namespace moontide::store

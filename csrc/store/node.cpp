@@ -1,5 +1,7 @@
 #include "store/node.h"
 
+#include "store/retention.h"
+
 namespace moontide::store {
 namespace {
 
@@ -114,6 +116,10 @@ void Node::ordered(const Bytes& payload) {
   auto order = wire::decode<wire::NodeOrder>(payload);
   if (!order) return drop_session(order.error());
   if (!joined_ || order->term != term_) return drop_session({Code::kStale, "an order of another term"});
+  const auto& kept = order->kept.value;
+  bool valid = kept.empty() || kept.size() == order->confirm.size();
+  for (const wire::Kept& one : kept) valid = valid && catalog::retention_valid(from_wire(one));
+  if (!valid) return drop_session({Code::kInvalid, "an order that does not say how long entries are kept"});
   storage_->obey(*order);
 }
 

@@ -146,6 +146,41 @@ TEST_CASE("retention: keep starts the time anew, ends it, or begins one") {
   CHECK(pool.keep("k", {.pin = static_cast<Pin>(3)}) == Code::kInvalid);
 }
 
+TEST_CASE("retention: soft pins stay although more of them lie at the cold end than one step looks at") {
+  Pool pool({.scan_per_step = 4}, "lru");
+  pool.add_node(kNodeA, 32 * kKiB);
+  for (int i = 0; i < 10; ++i) pool.put("soft" + std::to_string(i), 960, kSoftPin);
+  CHECK(fill(pool, 100) == 100);
+  CHECK(pool.keys("soft").size() == 10);
+}
+
+TEST_CASE("retention: an object whose node is away cannot be pinned") {
+  Pool pool;
+  pool.add_node(kNodeA, 8 * kKiB);
+  pool.put("k", 100);
+  pool.catalog.node_away(kNodeA);
+  CHECK(pool.keep("k", kHardPin) == Code::kUnavailable);
+  CHECK(pool.catalog.stats().hard_pinned_bytes == 0);
+}
+
+TEST_CASE("retention: the newest commits are told first, and times that only drifted not again") {
+  Pool pool;
+  pool.add_node(kNodeA, 64 * kKiB);
+  PutGrant old = pool.put("old", 100, {.ttl_ns = 60 * kSecond});
+  PutGrant young = pool.put("young", 100);
+  auto order = pool.catalog.take_orders(1).at(0);
+  REQUIRE(order.confirm.size() == 1);
+  CHECK(order.confirm[0].generation == young.generation);
+  CHECK(pool.catalog.take_orders(9).at(0).confirm.at(0).generation == old.generation);
+  pool.join(kNodeA, 64 * kKiB, 1);
+  auto entry = [&](const std::string& key, const PutGrant& grant, const Retention& retention) {
+    return InventoryEntry{key, grant.generation, 100, 0, 7, true, retention};
+  };
+  pool.inventory(kNodeA, {entry("old", old, {.ttl_ns = 59 * kSecond + kSecond / 2}), entry("young", young, {})});
+  pool.ready(kNodeA);
+  CHECK(pool.catalog.take_orders(9).empty());
+}
+
 TEST_CASE("retention: a node is told, and told again where it does not know") {
   Pool pool;
   pool.add_node(kNodeA, 8 * kKiB);

@@ -12,6 +12,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moontide.engine import _memory_range
 from moontide.errors import Invalid
 from moontide.store.safetensors import decode_header, header_length
 from moontide.store.tensors import fill_tree, pack_tree, unpack_tree
@@ -182,9 +183,20 @@ def test_memory_that_cannot_be_read_into() -> None:
             pack_tree(leaf, into=True)
 
 
+def test_arrays_go_to_their_place_in_the_tree_not_to_their_name() -> None:
+    value = packed({"a.b": np.array([1]), "a": {"b": np.array([2])}, "": [np.array([3])], "0": np.array([4])})
+    into = {"0": np.zeros(1, int), "": [np.zeros(1, int)], "a": {"b": np.zeros(1, int)}, "a.b": np.zeros(1, int)}
+    found = pack_tree(into, into=True)
+    fill_tree(value, found, [_memory_range(memory)[:2] for memory in found.buffers])
+    assert [into["a.b"], into["a"]["b"], into[""][0], into["0"]] == [1, 2, 3, 4]  # type: ignore[index]
+    other = pack_tree({"a": [np.zeros(1)]}, into=True)
+    with pytest.raises(Invalid, match="asked for"):
+        fill_tree(value, other, [(0, 0)])
+
+
 def test_reading_into_arrays_that_differ() -> None:
     value = packed({"a": np.ones(2), "b": np.ones(3)})
     for tree in ({"a": np.ones(2)}, {"a": np.ones(2), "b": np.ones(4)}, {"a": np.ones(2), "b": np.ones(3, np.int64)}):
         wrong = pack_tree(tree, into=True)
-        with pytest.raises(Invalid, match="tensor 'b': asked for (none|F64|I64).*, the object has F64"):
+        with pytest.raises(Invalid, match="asked for .*, the object has"):
             fill_tree(value, wrong, [(0, 0)] * len(wrong.specs))

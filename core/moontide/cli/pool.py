@@ -12,7 +12,7 @@ import msgspec
 from moontide.cli.options import config_options
 from moontide.cli.serving import describe_counts
 from moontide.config import Config, parse_duration
-from moontide.errors import Invalid, MoontideError
+from moontide.errors import Invalid, MoontideError, NotFound
 from moontide.store import ObjectInfo, Store
 
 __all__ = ["get", "ls", "pin", "put", "rm", "stat", "status"]
@@ -90,7 +90,7 @@ def status(config: Config, as_json: bool) -> None:
 
 @click.command()
 @click.argument("prefix", default="")
-@click.option("--limit", default=0, metavar="N", help="At most so many; 0: all.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, metavar="N", help="At most so many; 0: all.")
 @_pool
 @_as_json
 def ls(prefix: str, limit: int, config: Config, as_json: bool) -> None:
@@ -149,11 +149,12 @@ def rm(keys: tuple[str, ...], prefix: str, config: Config) -> None:
     if not keys and not prefix:
         raise click.UsageError("give a KEY or a --prefix")
     with _store(config) as store:
-        results = store.remove_many([_key(key) for key in keys])
+        results: list[object] = list(store.remove_many([_key(key) for key in keys]))
         more = [info.key for info in store.list(_key(prefix))] if prefix else []
         for begin in range(0, len(more), _BATCH):
-            store.remove_many(more[begin : begin + _BATCH])
-    _report(keys, results)
+            removed = store.remove_many(more[begin : begin + _BATCH])
+            results += [None if isinstance(result, NotFound) else result for result in removed]
+    _report([*keys, *map(_shown, more)], results)
 
 
 @click.command()

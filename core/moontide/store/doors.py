@@ -152,7 +152,8 @@ class Store(_Base):
     def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
         """Says anew how long an object is kept, as for `put`, the ttl from now on; without options: like any other.
 
-        NotFound. Clients that know its place may read it for one lease more after a shorter ttl.
+        NotFound; Unavailable: its node is away. Clients that know its place may read it for one lease more after a
+        shorter ttl.
         """
         error = self.keep_many([key], pin=pin, ttl=ttl)[0]
         if error is not None:
@@ -186,7 +187,7 @@ class Store(_Base):
 
         An array is numpy's or torch's; one on a device or not contiguous is copied first, others are read in place.
         The object is a safetensors value, to be read by whatever reads that format. Errors: as `put`. Invalid: a leaf
-        that is no array of numbers, or a tree of more than 100 levels.
+        that is no array of numbers, a tree of more than 100 levels or 65,535 arrays.
         """
         run_blocking(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -136,19 +137,22 @@ class Procedures:
     def __init__(self, client: _core.StoreClient) -> None:
         self._client = client
         self._unquiet: list[tuple[_core.Batch, object]] = []
+        self._unquiet_lock = threading.Lock()
 
     async def _finish(self, batch: _core.Batch, memory: object) -> list[Any]:
         """The batch's results, once nothing touches `memory` any more.
 
         Left early (a cancelled task, a signal) the batch is cancelled and the memory kept until it is quiet.
         """
-        self._unquiet = [item for item in self._unquiet if not item[0].quiet]
+        with self._unquiet_lock:
+            self._unquiet[:] = [item for item in self._unquiet if not item[0].quiet]
         try:
             results: list[Any] = await _Wait(batch)
             await _Wait(batch.quieted())
         except BaseException:
             batch.cancel()
-            self._unquiet.append((batch, memory))
+            with self._unquiet_lock:
+                self._unquiet.append((batch, memory))
             raise
         return results
 

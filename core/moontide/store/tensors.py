@@ -11,7 +11,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from moontide.errors import Invalid
@@ -49,8 +49,9 @@ FRAMEWORKS = ("numpy", "torch")
 class PackedTree:
     """A tree as it lies in an object: `header`, then `buffers` (memory of the tree itself or contiguous copies)."""
 
-    def __init__(self, header: bytes, specs: list[TensorSpec], buffers: list[object]) -> None:
+    def __init__(self, header: bytes, specs: list[TensorSpec], buffers: list[object], outline: Any) -> None:
         self.header = header
+        self.outline = outline
         self.specs = specs
         self.buffers = buffers
 
@@ -83,7 +84,7 @@ def pack_tree(tree: object, *, into: bool = False) -> PackedTree:
         header, specs = encode_header([spec for spec, _ in leaves.values()], metadata)
     except UnicodeEncodeError as error:
         raise Invalid(f"a key is not a text that can be encoded: {error.object!r:.80}") from None
-    return PackedTree(header, specs, [leaves[spec.name][1] for spec in specs])
+    return PackedTree(header, specs, [leaves[spec.name][1] for spec in specs], outline)
 
 
 def _outline_of(tree: object, add: Callable[[object, str], str], path: str = "", depth: int = 0) -> Any:
@@ -154,15 +155,19 @@ def unpack_tree(value: bytearray, framework: str) -> Any:
     specs, metadata = decode_header(value)
     begin = header_length(value)
     arrays = {spec.name: _array(value, begin + spec.offset, spec, framework) for spec in specs}
-    if _TREE not in metadata:
-        return arrays
+    return _unpack_outline(metadata, arrays) if _TREE in metadata else arrays
+
+
+def _unpack_outline(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> Any:
+    """The tree of the metadata's outline, with `tensors` in their places. Invalid: it is none, or not of just these."""
     try:
         outline = json.loads(metadata[_TREE])
     except (ValueError, RecursionError):
         raise Invalid("the outline of the tree is not JSON") from None
-    tree = _tree_of(outline, arrays)
-    if arrays:
-        raise Invalid(f"the outline of the tree leaves out {next(iter(arrays))!r}")
+    left = dict(tensors)
+    tree = _tree_of(outline, left)
+    if left:
+        raise Invalid(f"the outline of the tree leaves out {next(iter(left))!r}")
     return tree
 
 
@@ -210,22 +215,42 @@ def _library_dtype(library: Any, dtype: str, framework: str) -> Any:
 
 
 def fill_tree(value: bytearray, packed: PackedTree, places: list[tuple[int, int]]) -> None:
-    """Copies the object's tensors to `places`, (address, bytes) of each tensor of `packed`, by name.
+    """Copies the object's tensors to `places`, (address, bytes) of each tensor of `packed`.
 
-    Invalid: a tensor is missing on either side, or of another type or shape.
+    Each goes to where it is in the tree; those of an object without an outline go by name. Invalid: a tensor is missing
+    on either side, or of another type or shape.
     """
-    specs, _ = decode_header(value)
+    specs, metadata = decode_header(value)
     begin = header_length(value)
     found = {spec.name: spec for spec in specs}
     wanted = {spec.name: spec for spec in packed.specs}
-    for name in (*wanted, *found):
-        here, there = wanted.get(name), found.get(name)
-        if here is None or there is None or here[:3] != there[:3]:
+    if _TREE in metadata:
+        _unpack_outline(metadata, found)  # as strict as when it is unpacked
+        theirs = dict(_pairs(packed.outline, json.loads(metadata[_TREE])))
+    else:
+        theirs = {name: name for name in (*wanted, *found)}
+    for name, their_name in theirs.items():
+        here, there = wanted.get(name), found.get(their_name)
+        if here is None or there is None or here[1:3] != there[1:3]:
             raise Invalid(f"tensor {name!r}: asked for {_words(here)}, the object has {_words(there)}")
     for spec, (address, length) in zip(packed.specs, places, strict=True):
         if length:
-            source = (ctypes.c_char * length).from_buffer(value, begin + found[spec.name].offset)
+            source = (ctypes.c_char * length).from_buffer(value, begin + found[theirs[spec.name]].offset)
             ctypes.memmove(address, source, length)
+
+
+def _pairs(ours: Any, theirs: Any) -> Iterator[tuple[str, str]]:
+    """(our name, their name) of the tensors at the same place of two outlines. Invalid: they look different."""
+    if isinstance(ours, str) and isinstance(theirs, str):
+        yield ours, theirs
+    elif isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+        for key in ours:
+            yield from _pairs(ours[key], theirs[key])
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for one, other in zip(ours[1:], theirs[1:], strict=True):
+            yield from _pairs(one, other)
+    elif ours is not None or theirs is not None:
+        raise Invalid(f"asked for {ours!r:.80}, the object has {theirs!r:.80}")
 
 
 def _words(spec: TensorSpec | None) -> str:
