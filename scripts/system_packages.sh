@@ -52,6 +52,7 @@ case $purpose in
   test)
     need etcd-server command -v etcd
     need redis-server command -v redis-server
+    need chromium command -v chromium
     need clang-19\ libclang-rt-19-dev fuzz_compiler
     ;;&
   test | demo | bench) need libnuma1 has_library libnuma.so.1 ;;&

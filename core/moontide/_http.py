@@ -7,14 +7,37 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
+from moontide import errors
 from moontide._addresses import is_loopback, join_address, split_address
-from moontide.errors import Denied, Unavailable
+from moontide.errors import Denied, MoontideError, Unavailable
 
-__all__ = ["HttpListener", "HttpThread"]
+__all__ = ["HttpListener", "HttpThread", "error_answer", "json_answer"]
 
 _BODY_BYTES_MAX = 16 << 10
+_STATUS = {
+    errors.Invalid: 400,
+    errors.Denied: 403,
+    errors.NotFound: 404,
+    errors.Stale: 409,
+    errors.Overloaded: 429,
+    errors.Unavailable: 503,
+    errors.TimedOut: 504,
+    errors.NoSpace: 507,
+}
+
+
+def json_answer(body: object, status: int = 200) -> web.Response:
+    """`body` as JSON."""
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+
+
+def error_answer(error: MoontideError) -> web.Response:
+    """{"error": {"code", "number", "message"}} with the status that comes nearest to the code."""
+    body = {"error": {"code": error.code, "number": error.number, "message": error.message}}
+    return json_answer(body, _STATUS.get(type(error), 500))
 
 
 class _Refused(asyncio.Protocol):
@@ -140,5 +163,12 @@ class HttpThread:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._listener.close())
+        self._loop.run_until_complete(self._end())
         self._loop.close()
+
+    async def _end(self) -> None:
+        await self._listener.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # what handlers started
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

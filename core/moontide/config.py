@@ -316,6 +316,12 @@ class Config:
             "where http_listen may be; anywhere: whoever reaches the port may claim any name", "loopback", "anywhere"
         ),
     ] = "loopback"
+    http_token_file: Annotated[
+        str | None,
+        _OptionalPath(
+            "file with the token that changes over HTTP have to show, readable by its owner only; empty: none"
+        ),
+    ] = None
     log_level: Annotated[str, _Choice("what is logged", "debug", "info", "warning", "error")] = "info"
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2

@@ -80,6 +80,7 @@ void Transfer::route(Part& part) {
     work_.push_back(&part);
     work_bytes_ += part.slice.length;
   } else {
+    if (part.slice.op == transport::Op::kWrite) peer_bytes_ += part.slice.length;
     wait_for_path(part);
     part.link->scheduler().enqueue(*part.endpoint, shared_from_this());
   }
@@ -225,6 +226,7 @@ void Transfer::completed(transport::Slice& slice, Result<> outcome) {
   --posted_;
   slice.endpoint = nullptr;
   auto endpoint = part.endpoint;
+  if (!part.copied && slice.op == transport::Op::kWrite) peer_bytes_ -= slice.length;
   const bool delivered = outcome.has_value();
   bool again = !outcome && !done_ && worth_another_path(outcome.error().code) && slice.attempts + 1 < kAttemptsMax;
   observe_over(part, outcome, again);

@@ -47,6 +47,8 @@ class Transfer final : public transport::SliceOwner,
   const Error& error() const { return error_; }
   uint64_t bytes() const { return plan_->bytes; }
   uint64_t bytes_moved() const { return bytes_moved_; }
+  // What peers are still to put into memory of theirs, by their own hand.
+  uint64_t peer_bytes_left() const { return done_ ? 0 : peer_bytes_; }
   // Names of the paths that carried it, in order of first use: "shm", "cma+tcp".
   std::string path() const;
 
@@ -163,7 +165,7 @@ class Transfer final : public transport::SliceOwner,
   Error error_{Code::kOk, ""};
   bool done_ = false;
   bool quiet_told_ = false;
-  uint64_t bytes_moved_ = 0, work_bytes_ = 0;
+  uint64_t bytes_moved_ = 0, work_bytes_ = 0, peer_bytes_ = 0;
   std::vector<Part> parts_;  // addresses stay, once launched
   size_t live_slices_ = 0;
   std::vector<Part*> work_;  // for synchronous endpoints; from work_next_ on

@@ -147,7 +147,8 @@ void Driver::park(uint64_t& seen) {
 
 // --- borrowers ---
 
-bool Driver::wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted) {
+bool Driver::wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted,
+                  const std::function<bool()>& far) {
   std::unique_lock lock(mutex_);
   if (ready()) return true;
   if (stopping_.load() || forked()) return false;
@@ -159,7 +160,9 @@ bool Driver::wait(const std::function<bool()>& ready, int64_t deadline_ns, const
     const int64_t limit_ns = std::min(deadline_ns, ask_at_ns);
     if (leader_ == nullptr) leader_ = &self;
     if (leader_ == &self) {
-      if (drive(lock, limit_ns, spin_until_ns) && spin_ns_ > 0) spin_until_ns = reactor_.now_ns() + spin_ns_;
+      const bool sleeps = far && far();
+      const bool ran = drive(lock, limit_ns, sleeps ? INT64_MIN : spin_until_ns);
+      if ((ran || sleeps) && spin_ns_ > 0) spin_until_ns = reactor_.now_ns() + spin_ns_;
       wake_ready(&self);
     } else if (limit_ns == INT64_MAX) {
       self.wake.wait(lock);

@@ -32,8 +32,10 @@ class Driver {
   // background one; several may wait at a time. `deadline_ns` is on the reactor's clock, INT64_MAX for none.
   // `ready` may be called by any thread that runs the reactor; what it looks at changes in turns of the reactor, or
   // its change is followed by a post(). Returns what `ready` said last. `interrupted` is asked (without the lock) every
-  // 50 ms: true ends the wait early.
-  bool wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted = {});
+  // 50 ms: true ends the wait early. While `far` (under the lock, asked before each turn) says that much is to be done
+  // elsewhere before that, the waiter sleeps between events instead of polling.
+  bool wait(const std::function<bool()>& ready, int64_t deadline_ns, const std::function<bool()>& interrupted = {},
+            const std::function<bool()>& far = {});
 
   // What `ready` says after a turn that does not wait; the turn is left out while the background thread watches.
   bool poll(const std::function<bool()>& ready);

@@ -6,7 +6,7 @@
 namespace moontide::memory {
 
 // From this size on copy() writes around the caches.
-inline constexpr size_t kStreamingBytes = 256u << 10;
+inline constexpr size_t kStreamingBytes = 64u << 10;
 
 // memcpy semantics (no overlap).
 void copy(void* to, const void* from, size_t size);

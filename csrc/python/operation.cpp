@@ -5,12 +5,13 @@
 
 namespace moontide::python {
 
-void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::optional<double> timeout_s) {
+void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::optional<double> timeout_s,
+                   const std::function<bool()>& far) {
   if (runtime.forked()) raise({Code::kClosed, "this process was forked; make a new Engine in the child"});
   bool is_ready;
   {
     py::gil_scoped_release nogil;
-    is_ready = runtime.wait(ready, timeout_s);
+    is_ready = runtime.wait(ready, timeout_s, far);
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   if (is_ready) return;

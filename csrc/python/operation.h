@@ -18,8 +18,9 @@ struct Operation {
   void watch(std::shared_ptr<Notifier> notifier, uint64_t token) const;
 };
 
-// Waits until `ready`; raises what a signal handler raised, and TIMED_OUT.
-void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::optional<double> timeout_s);
+// Waits until `ready`; raises what a signal handler raised, and TIMED_OUT. `far`: see io::Driver.
+void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::optional<double> timeout_s,
+                   const std::function<bool()>& far = {});
 
 // For a Pending<T>: `convert` makes the Python value.
 template <class T, class Convert>

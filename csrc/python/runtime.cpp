@@ -115,7 +115,8 @@ void Runtime::watch(const std::shared_ptr<Completion>& completion) {
   watched_.push_back(completion);
 }
 
-bool Runtime::wait(const std::function<bool()>& ready, std::optional<double> timeout_s) {
+bool Runtime::wait(const std::function<bool()>& ready, std::optional<double> timeout_s,
+                   const std::function<bool()>& far) {
   int64_t deadline = INT64_MAX;
   if (timeout_s && std::isfinite(*timeout_s) && *timeout_s < 1e9) {
     deadline = reactor().now_ns() + static_cast<int64_t>(*timeout_s * 1e9);
@@ -124,12 +125,12 @@ bool Runtime::wait(const std::function<bool()>& ready, std::optional<double> tim
     pybind11::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
   };
-  return parts_->driver.wait(ready, deadline, interrupted);
+  return parts_->driver.wait(ready, deadline, interrupted, far);
 }
 
-void Runtime::run_work(const engine::TransferRef& transfer) {
+bool Runtime::run_work(const engine::TransferRef& transfer) {
   auto held = parts_->driver.lock();
-  if (closing_) return;
+  if (closing_) return false;
   transfer->claim_work();
   while (!closing_) {
     auto work = transfer->take_work();
@@ -142,6 +143,7 @@ void Runtime::run_work(const engine::TransferRef& transfer) {
     if (--copies_ == 0 && closing_) parts_->copied.notify_all();
   }
   transfer->unclaim_work();
+  return transfer->done() && transfer->error().code == Code::kOk;
 }
 
 }  // namespace moontide::python

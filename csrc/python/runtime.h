@@ -58,14 +58,14 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   io::Network& master_network() { return parts_->master_routed; }
   const rpc::Security& security() const { return *parts_->access.security; }
 
-  // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see.
-  bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s);
+  // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see. `far`: see Driver.
+  bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s, const std::function<bool()>& far = {});
 
   // What `ready` (under the lock) says; runs a turn of the reactor first where that would otherwise come later.
   bool poll(const std::function<bool()>& ready) { return parts_->driver.poll(ready); }
 
-  // Runs the copies of `transfer` that need no peer, in this thread.
-  void run_work(const engine::TransferRef& transfer);
+  // Runs the copies of `transfer` that need no peer, in this thread. True: it has succeeded.
+  bool run_work(const engine::TransferRef& transfer);
 
   // Under the lock: keeps what lives on the engine until close(), which lets it go before the engine, last come first.
   void attach(std::shared_ptr<void> tenant) { parts_->tenants.push_back(std::move(tenant)); }

@@ -234,6 +234,52 @@ py::dict counts_dict(const wire::PoolStatsReply& reply) {
   return out;
 }
 
+const char* state_name(catalog::NodeState state) {
+  switch (state) {
+    case catalog::NodeState::kJoining:
+      return "joining";
+    case catalog::NodeState::kReady:
+      return "ready";
+    case catalog::NodeState::kAway:
+      return "away";
+  }
+  return "?";
+}
+
+// What the master knows of each node.
+py::list node_list(const Tenant<store::Master>& master) {
+  struct Row {
+    catalog::NodeId id;
+    std::string address;
+    catalog::NodeState state;
+    uint64_t capacity, committed, unfinished, retiring, hard, objects;
+  };
+  auto rows = master.with([](store::Master& m) {
+    std::vector<Row> found;
+    for (const auto& [id, node] : m.catalog().nodes()) {
+      found.push_back({id, node.address, node.state, node.capacity_bytes, node.committed_bytes, node.unfinished_bytes,
+                       node.retiring_bytes, node.hard_bytes, node.committed_count()});
+    }
+    return found;
+  });
+  py::list out;
+  for (const Row& row : rows) {
+    py::dict item;
+    item["instance"] = row.id.text();
+    item["address"] = row.address;
+    item["state"] = state_name(row.state);
+    item["tier"] = "dram";
+    item["capacity_bytes"] = row.capacity;
+    item["committed_bytes"] = row.committed;
+    item["unfinished_bytes"] = row.unfinished;
+    item["retiring_bytes"] = row.retiring;
+    item["hard_pinned_bytes"] = row.hard;
+    item["objects"] = row.objects;
+    out.append(std::move(item));
+  }
+  return out;
+}
+
 py::dict counters(const ClientHandle& client) {
   store::ClientCounters c;
   size_t pending = 0;
@@ -388,6 +434,7 @@ void bind_store(py::module_& m) {
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
       .def("stats",
            [](const MasterHandle& h) { return counts_dict(h.with([](store::Master& m) { return m.stats(); })); })
+      .def("nodes", &node_list)
       .def("close", [](MasterHandle& h) {
         h.close();
         py::gil_scoped_release nogil;

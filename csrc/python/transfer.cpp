@@ -7,6 +7,10 @@
 namespace moontide::python {
 namespace {
 
+// While a peer has more than this to take, who waits sleeps: polling takes from the hardware thread that copies, and
+// this much takes longer than waking up.
+constexpr uint64_t kAwakeBytes = 1u << 20;
+
 // (address, length) of whatever Python may pass as local memory.
 std::pair<uint64_t, uint64_t> local_memory(py::handle local) {
   if (PyLong_Check(local.ptr())) {
@@ -196,7 +200,7 @@ TransferHandle start(const std::shared_ptr<Runtime>& runtime, Records& records, 
   bool here = handle.transfer->work_bytes() <= runtime->engine().options().inline_bytes;
   if (!here) handle.transfer->run_in_reactor_soon();
   held.unlock();
-  if (here) runtime->run_work(handle.transfer);
+  if (here) handle.succeeded = runtime->run_work(handle.transfer);
   return handle;
 }
 
@@ -230,6 +234,7 @@ std::optional<Error> TransferHandle::ended() const {
 }
 
 void TransferHandle::wait(std::optional<double> timeout_s) {
+  if (succeeded) return;
   std::optional<Error> error;
   {
     py::gil_scoped_release nogil;
@@ -238,7 +243,8 @@ void TransferHandle::wait(std::optional<double> timeout_s) {
     if (!error) error = ended();
   }
   if (!error) {
-    wait_or_raise(*runtime, [this] { return outcome->done; }, timeout_s);
+    auto far = [this] { return transfer->peer_bytes_left() > kAwakeBytes; };
+    wait_or_raise(*runtime, [this] { return outcome->done; }, timeout_s, far);
     error = ended();
   }
   if (error->code != Code::kOk) raise(*error);

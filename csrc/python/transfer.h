@@ -12,6 +12,7 @@ struct TransferHandle {
   engine::TransferRef transfer;
   std::shared_ptr<Completion> outcome;
   std::shared_ptr<Completion> quiet;
+  bool succeeded = false;  // seen when it was submitted: nothing is left to look at under the lock
 
   TransferHandle() = default;
   TransferHandle(TransferHandle&&) = default;

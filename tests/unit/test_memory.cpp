@@ -230,7 +230,7 @@ TEST_CASE("generation table: words are reused, generations are not; it is bounde
 TEST_CASE("copies of every size and alignment are exact and touch nothing else") {
   Bytes source(300'000), target(300'000);
   SeededRandom(1).fill(source);
-  for (size_t size : {0u, 1u, 31u, 32u, 127u, 128u, 129u, 4096u, 262'143u, 262'144u, 290'001u}) {
+  for (size_t size : {0u, 1u, 31u, 32u, 127u, 128u, 129u, 255u, 257u, 4096u, 65'535u, 65'536u, 262'144u, 290'001u}) {
     for (size_t shift : {0u, 1u, 31u, 33u}) {
       for (auto* loop : {&copy, &copy_streaming}) {
         std::fill(target.begin(), target.end(), std::byte{0xee});

@@ -60,7 +60,9 @@ TEST_CASE("sim engine: reads and writes arrive whole, whatever the order of thei
     options.quiet = [&] { quiet = true; };
     auto transfer = two.reader->submit(std::span(&record, 1), std::move(options));
     REQUIRE(transfer);
+    CHECK((*transfer)->peer_bytes_left() == (write ? kSize : 0));
     CHECK(two.universe.world.run_until([&] { return quiet; }, 60 * kSecond));
+    CHECK((*transfer)->peer_bytes_left() == 0);
     CAPTURE((*transfer)->error().text());
     if ((*transfer)->results()[0] == Code::kOk) CHECK(target == source);
     if (two.universe.paths == Paths::kTcp) CHECK((*transfer)->results()[0] == Code::kOk);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from moontide.access import access_of, listening_address
@@ -22,6 +24,7 @@ __all__ = ["master"]
     "insecure_listen",
     "http_listen",
     "http_reach",
+    "http_token_file",
     "lease",
     "eviction",
     "log_level",
@@ -33,17 +36,19 @@ __all__ = ["master"]
     insecure_listen="BOOL",
     http_listen="HOST:PORT",
     http_reach="WHERE",
+    http_token_file="FILE",
     lease="TIME",
     eviction="NAME",
 )
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
 
-    Prints its address on one line once it answers, and the URL of its directory and of /metrics where --http-listen
-    asks for it. Restarted on the same addresses it gets its facts back from the nodes, and the directory's records from
-    those who published them.
+    Prints its address on one line once it answers, and the URL of its page, its health, its directory and /metrics
+    where --http-listen asks for them. Restarted on the same addresses it gets its facts back from the nodes, and the
+    directory's records from those who published them.
     """
     from moontide._core import Master
+    from moontide.admin import PoolService
     from moontide.directory.server import SegmentService
     from moontide.observe.servers import directory_collector, observed, pool_collector
 
@@ -51,12 +56,20 @@ def master(config: Config) -> None:
     segments = SegmentService()
     server = Master(listening_address(config.listen), config.lease, config.eviction, access_of(config))
     try:
-        with observed(
-            config,
-            [pool_collector(server.stats), directory_collector(segments.counts)],
-            describe=lambda: describe_counts(server.stats()),
-            route_sets=[segments.routes()],
-        ) as http:
+        with contextlib.ExitStack() as ends:
+            route_sets = [segments.routes()]
+            if config.http_listen is not None:
+                pool = PoolService(config, server)
+                ends.callback(pool.close)
+                route_sets.append(pool.routes())
+            http = ends.enter_context(
+                observed(
+                    config,
+                    [pool_collector(server.stats), directory_collector(segments.counts)],
+                    describe=lambda: describe_counts(server.stats()),
+                    route_sets=route_sets,
+                )
+            )
             serve_until_signal(
                 f"moontide master at {server.address}, term {server.term}{http}",
                 refusal_news(lambda: server.refusals),

@@ -14,10 +14,10 @@ from moontide.cli.serving import describe_counts
 from moontide.config import Config, parse_duration
 from moontide.errors import Invalid, MoontideError, NotFound
 from moontide.store import ObjectInfo, Store
+from moontide.store.keys import key_of, text_of
 
 __all__ = ["get", "ls", "pin", "put", "rm", "stat", "status"]
 
-_HEX = "hex:"
 _BATCH = 1000
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
@@ -45,28 +45,10 @@ def _ttl(text: str) -> float | None:
     return parse_duration(text, option="--ttl") if text else None
 
 
-def _key(text: str) -> bytes:
-    if not text.startswith(_HEX):
-        return text.encode("utf-8", "surrogateescape")
-    try:
-        return bytes.fromhex(text.removeprefix(_HEX))
-    except ValueError:
-        raise Invalid(f"{text!r}: after {_HEX} come digits of hexadecimal bytes") from None
-
-
-def _shown(key: bytes) -> str:
-    """The key as `_key` reads it: text that can be printed as it is, other bytes as hexadecimal."""
-    with contextlib.suppress(UnicodeDecodeError):
-        text = key.decode()
-        if text.isprintable() and not text.startswith(_HEX):
-            return text
-    return _HEX + key.hex()
-
-
 def _line(info: ObjectInfo, as_json: bool) -> str:
     if as_json:
-        return msgspec.json.encode({"key": _shown(info.key), "bytes": info.length}).decode()
-    return f"{info.length:>14} {_shown(info.key)}"
+        return msgspec.json.encode({"key": text_of(info.key), "bytes": info.length}).decode()
+    return f"{info.length:>14} {text_of(info.key)}"
 
 
 def _report(keys: Sequence[str], results: Sequence[object]) -> None:
@@ -99,8 +81,8 @@ def ls(prefix: str, limit: int, config: Config, as_json: bool) -> None:
     A key that is not printable text is shown, and may be given, as hex: and its bytes.
     """
     with _store(config) as store:
-        found = store.list(_key(prefix))
-    for info in found[: limit or None]:
+        found = store.list(key_of(prefix), limit=limit or None)
+    for info in found:
         click.echo(_line(info, as_json))
 
 
@@ -111,7 +93,7 @@ def ls(prefix: str, limit: int, config: Config, as_json: bool) -> None:
 def stat(keys: tuple[str, ...], config: Config, as_json: bool) -> None:
     """Show the length of objects. Status 1 if one is not there."""
     with _store(config) as store:
-        found = store.stat_many([_key(key) for key in keys])
+        found = store.stat_many([key_of(key) for key in keys])
     for info in found:
         if isinstance(info, ObjectInfo):
             click.echo(_line(info, as_json))
@@ -126,7 +108,7 @@ def stat(keys: tuple[str, ...], config: Config, as_json: bool) -> None:
 def put(key: str, file: IO[bytes], how: str, ttl: str, config: Config) -> None:
     """Store the bytes of FILE, or of standard input, under KEY. An object that is there already is not replaced."""
     with _store(config) as store:
-        store.put(_key(key), file.read(), pin=how, ttl=_ttl(ttl))
+        store.put(key_of(key), file.read(), pin=how, ttl=_ttl(ttl))
 
 
 @click.command()
@@ -136,7 +118,7 @@ def put(key: str, file: IO[bytes], how: str, ttl: str, config: Config) -> None:
 def get(key: str, output: IO[bytes], config: Config) -> None:
     """Write the bytes of an object."""
     with _store(config) as store:
-        value = store.get(_key(key))
+        value = store.get(key_of(key))
     output.write(value)
 
 
@@ -149,12 +131,12 @@ def rm(keys: tuple[str, ...], prefix: str, config: Config) -> None:
     if not keys and not prefix:
         raise click.UsageError("give a KEY or a --prefix")
     with _store(config) as store:
-        results: list[object] = list(store.remove_many([_key(key) for key in keys]))
-        more = [info.key for info in store.list(_key(prefix))] if prefix else []
+        results: list[object] = list(store.remove_many([key_of(key) for key in keys]))
+        more = [info.key for info in store.list(key_of(prefix))] if prefix else []
         for begin in range(0, len(more), _BATCH):
             removed = store.remove_many(more[begin : begin + _BATCH])
             results += [None if isinstance(result, NotFound) else result for result in removed]
-    _report([*keys, *map(_shown, more)], results)
+    _report([*keys, *map(text_of, more)], results)
 
 
 @click.command()
@@ -164,5 +146,5 @@ def rm(keys: tuple[str, ...], prefix: str, config: Config) -> None:
 def pin(keys: tuple[str, ...], how: str, ttl: str, config: Config) -> None:
     """Say anew how long objects are kept; without options like any other. Status 1 if one is not there."""
     with _store(config) as store:
-        results = store.keep_many([_key(key) for key in keys], pin=how, ttl=_ttl(ttl))
+        results = store.keep_many([key_of(key) for key in keys], pin=how, ttl=_ttl(ttl))
     _report(keys, results)

@@ -19,19 +19,12 @@ import msgspec
 from aiohttp import web
 
 from moontide import errors
+from moontide._http import error_answer, json_answer
 from moontide.directory.base import LIST_LIMIT
 from moontide.directory.record import Record
 from moontide.directory.table import SegmentTable
 
 __all__ = ["SegmentService"]
-
-_STATUS = {
-    errors.Invalid: 400,
-    errors.NotFound: 404,
-    errors.Stale: 409,
-    errors.Overloaded: 429,
-    errors.NoSpace: 507,
-}
 
 
 class _Offer(msgspec.Struct):
@@ -115,12 +108,10 @@ class SegmentService:
             self._requests += 1
             try:
                 self._spend()
-                body, status = await handler(request), 200
+                return json_answer(await handler(request))
             except errors.MoontideError as error:
-                body = {"error": {"code": error.code, "number": error.number, "message": error.message}}
-                status = _STATUS.get(type(error), 500)
                 self._refused += not isinstance(error, errors.NotFound)
-            return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+                return error_answer(error)
 
         return answer
 

@@ -238,9 +238,12 @@ class Store(_Base):
         """Removes several; one result per key, in order: None, or NotFound."""
         return run_blocking(self._procedures.remove_many(keys))
 
-    def list(self, prefix: Key = b"") -> list[ObjectInfo]:
-        """Committed objects whose key starts with `prefix`, by key; those that come or go meanwhile may be missing."""
-        return run_blocking(self._procedures.list(prefix))
+    def list(self, prefix: Key = b"", *, start_after: Key = b"", limit: int | None = None) -> list[ObjectInfo]:
+        """Committed objects whose key starts with `prefix`, by key; those that come or go meanwhile may be missing.
+
+        At most `limit` of them, behind the key `start_after`; that of the last one found goes on there.
+        """
+        return run_blocking(self._procedures.list(prefix, start_after=start_after, limit=limit))
 
     def stats(self) -> dict[str, int]:
         """The pool as its master sees it: bytes (names that end so), objects, nodes."""
@@ -351,9 +354,9 @@ class AsyncStore(_Base):
         """See `Store.remove_many`."""
         return await run_awaiting(self._procedures.remove_many(keys))
 
-    async def list(self, prefix: Key = b"") -> list[ObjectInfo]:
+    async def list(self, prefix: Key = b"", *, start_after: Key = b"", limit: int | None = None) -> list[ObjectInfo]:
         """See `Store.list`."""
-        return await run_awaiting(self._procedures.list(prefix))
+        return await run_awaiting(self._procedures.list(prefix, start_after=start_after, limit=limit))
 
     async def stats(self) -> dict[str, int]:
         """See `Store.stats`."""

@@ -297,14 +297,16 @@ class Procedures:
         outcome = await _Wait(self._client.keep([encode_key(key) for key in keys], retained))
         return [result if isinstance(result, MoontideError) else None for result in outcome]
 
-    async def list(self, prefix: Key = b"") -> list[ObjectInfo]:
-        raw = prefix.encode() if isinstance(prefix, str) else prefix
+    async def list(self, prefix: Key = b"", *, start_after: Key = b"", limit: int | None = None) -> list[ObjectInfo]:
+        raw, after = (key.encode() if isinstance(key, str) else key for key in (prefix, start_after))
+        if limit is not None and limit < 1:
+            raise Invalid(f"limit = {limit}: at least 1; None is no limit")
         found: list[ObjectInfo] = []
-        after = b""
         while True:
-            page, after = await _Wait(self._client.list(raw, after, _LIST_PAGE))
+            left = _LIST_PAGE if limit is None else min(limit - len(found), _LIST_PAGE)
+            page, after = await _Wait(self._client.list(raw, after, left))
             found += (ObjectInfo(key, length) for key, length in page)
-            if not after:
+            if not after or len(found) == limit:
                 return found
 
     async def stats(self) -> dict[str, int]:
