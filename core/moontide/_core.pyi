@@ -106,6 +106,7 @@ class Runtime:
         listen: str,
         progress_timeout: float,
         connect_timeout: float,
+        keepalive: float,
         local_reads: str,
         tcp_streams: int,
         spin_us: int,

@@ -325,6 +325,10 @@ class Config:
     log_level: Annotated[str, _Choice("what is logged", "debug", "info", "warning", "error")] = "info"
     progress_timeout: Annotated[float, _Duration("a transfer without progress for so long has failed", 0.01, 3600)] = 2
     connect_timeout: Annotated[float, _Duration("for opening a peer, handshake included", 0.01, 3600)] = 2
+    keepalive: Annotated[
+        float,
+        _Duration("a peer of another host that is silent for so long is asked for a sign of life; 0: never", 0, 3600),
+    ] = 10
     hold_ttl: Annotated[float, _Duration("a hand-over nobody renews for so long is over", 0.1, 86400)] = 30
     lease: Annotated[float, _Duration("how long a located object is likely to stay", 0.1, 3600)] = 1
     eviction: Annotated[

@@ -175,6 +175,7 @@ class Engine(ObservedEngine):
             listen=listen,
             progress_timeout=config.progress_timeout,
             connect_timeout=config.connect_timeout,
+            keepalive=config.keepalive,
             local_reads=config.local_reads,
             tcp_streams=config.tcp_streams,
             spin_us=config.spin_us,

@@ -33,7 +33,8 @@ Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options
       leaves_(network),
       pulls_(*this),
       observer_(reactor),
-      sweep_(reactor) {
+      sweep_(reactor),
+      keepalive_(reactor) {
   if (options_.boot_id.empty()) options_.boot_id = read_boot_id();
 }
 
@@ -189,12 +190,31 @@ void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened)
     return;
   }
   for (auto& [number, link] : links_) {
-    if (link->initiator() && link->open() && link->peer_address() == target) {
+    if (!link->initiator() || !link->open() || link->peer_address() != target) continue;
+    if (link->heard_lately()) {
       reactor_.post([link = link, opened = std::move(opened)]() mutable { opened(link); });
-      return;
+    } else {
+      opening_[target].push_back(std::move(opened));
+      reopen(link, target, timeout_ns);
     }
+    return;
   }
   opening_[target].push_back(std::move(opened));
+  dial(target, timeout_ns);
+}
+
+// The peer of a link that was silent may be gone, and another one have its address.
+void Engine::reopen(const LinkRef& link, const std::string& target, int64_t timeout_ns) {
+  const int64_t deadline_ns = reactor_.now_ns() + timeout_ns;
+  const int64_t patience_ns = std::min(timeout_ns / 2, options_.progress_timeout_ns);
+  link->ask_for_life(patience_ns, [this, alive = alive(), link, target, deadline_ns](bool answered) {
+    if (alive.expired()) return;
+    if (answered && link->open()) return tell_opened(target, link);
+    dial(target, std::max<int64_t>(deadline_ns - reactor_.now_ns(), 1));
+  });
+}
+
+void Engine::dial(const std::string& target, int64_t timeout_ns) {
   auto opener = std::make_shared<Opener>(
       *this, target, timeout_ns, [this, target](Result<LinkRef> link) { finish_open(target, std::move(link)); });
   openers_[target] = opener;
@@ -202,10 +222,14 @@ void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened)
   opener->start();
 }
 
-void Engine::finish_open(const std::string& address, Result<LinkRef> link) {
+void Engine::finish_open(const std::string& address, const Result<LinkRef>& link) {
   openers_.erase(address);
-  auto found = opening_.extract(address);
   observer_.connected(address, link ? Code::kOk : link.error().code);
+  tell_opened(address, link);
+}
+
+void Engine::tell_opened(const std::string& address, const Result<LinkRef>& link) {
+  auto found = opening_.extract(address);
   if (found.empty()) return;
   for (Opened& opened : found.mapped()) opened(link);
 }
@@ -216,6 +240,7 @@ LinkRef Engine::adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity iden
   auto link = std::make_shared<Link>(*this, std::move(channel), std::move(identity));
   links_.emplace(link->number(), link);
   ++counters_.links_opened;
+  if (!keepalive_.running()) look_after_links();
   std::weak_ptr<Link> weak = link;
   raw->rebind({
       .request =
@@ -232,6 +257,14 @@ LinkRef Engine::adopt(std::unique_ptr<rpc::Channel> channel, Link::Identity iden
           },
   });
   return link;
+}
+
+void Engine::look_after_links() {
+  if (options_.keepalive_ns <= 0) return;
+  std::vector<LinkRef> links;
+  for (auto& [number, link] : links_) links.push_back(link);
+  for (auto& link : links) link->look_after(options_.keepalive_ns);
+  if (!links_.empty()) keepalive_.start(options_.keepalive_ns / 4, [this] { look_after_links(); });
 }
 
 void Engine::link_closed(Link& link, const Error& cause) {

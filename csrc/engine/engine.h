@@ -72,7 +72,8 @@ class Engine {
 
   // --- peers ---
   using Opened = std::move_only_function<void(Result<LinkRef>)>;
-  // Opens a link to the engine at `address`, or gives the one that is open to it. `opened` runs once, in a later turn.
+  // Opens a link to the engine at `address`, or gives the one that is open to it, once its peer has shown that it is
+  // there. `opened` runs once, in a later turn.
   void open(const std::string& address, int64_t timeout_ns, Opened opened);
   // A number for `Record::handle`, valid while link and region are. 0: no such region.
   uint64_t handle(const LinkRef& link, uint32_t region);
@@ -156,7 +157,11 @@ class Engine {
   void retire_handle(uint64_t number);
   PlanRef plan(std::span<const Record> records);
   void launch(const TransferRef& transfer, PlanRef plan);
-  void finish_open(const std::string& address, Result<LinkRef> link);
+  void dial(const std::string& target, int64_t timeout_ns);
+  void reopen(const LinkRef& link, const std::string& target, int64_t timeout_ns);
+  void finish_open(const std::string& address, const Result<LinkRef>& link);
+  void tell_opened(const std::string& address, const Result<LinkRef>& link);
+  void look_after_links();
 
   io::Reactor& reactor_;
   io::Network& network_;
@@ -201,6 +206,7 @@ class Engine {
   uint64_t next_transfer_ = 1;
   uint64_t next_plan_ = 1;
   io::Timer sweep_;
+  io::Timer keepalive_;
   int64_t sweep_period_ns_ = INT64_MAX;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -16,6 +16,8 @@ constexpr size_t kChunksInAllMax = 1u << 20;
 constexpr size_t kPathsMax = 64;
 constexpr size_t kLeavesMax = 1024;
 constexpr size_t kTextMax = 1024;
+constexpr int64_t kFreshNs = kSecond;  // who was heard so lately is there
+constexpr int64_t kFenceTimeouts = 4;  // progress timeouts that the peer has for the answer to a fence
 constexpr const char* kSettingUp = "being set up";
 
 constexpr uint64_t kSliceBytesLeast = 64u << 10;
@@ -398,26 +400,52 @@ void Link::accept_stream(const std::string& transport, uint64_t id, std::unique_
 }
 
 void Link::fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) {
-  call(wire::kFence, wire::encode(wire::Fence{std::string(transport), id}), rpc::kNoTimeout,
-       [this, weak = weak_from_this(), fenced = std::move(fenced)](Result<rpc::Reply>) mutable {
-         // no answer means that the link is over, and with it the peer's side of the stream (superseded by the next
-         // link)
-         if (auto self = weak.lock()) fenced();
+  const int64_t timeout_ns = engine_.options().progress_timeout_ns;
+  call(wire::kFence, wire::encode(wire::Fence{std::string(transport), id}), kFenceTimeouts * timeout_ns,
+       [this, weak = weak_from_this(), fenced = std::move(fenced)](Result<rpc::Reply> reply) mutable {
+         auto self = weak.lock();
+         if (!self) return;
+         // A peer that lives and does not answer: the link goes, and its end is the fence.
+         if (!reply && reply.error().code == Code::kTimedOut && open()) {
+           return give_up({Code::kPeerLost, "the peer does not answer a fence"});
+         }
+         // No answer else means that the link is over, and with it the peer's side of the stream (superseded by the
+         // next link).
+         fenced();
        });
-  suspect(engine_.options().progress_timeout_ns);
+  suspect(timeout_ns);
 }
 
 // --- the end ---
 
+void Link::ask_for_life(int64_t timeout_ns, std::move_only_function<void(bool)> known) {
+  call(wire::kPing, {}, timeout_ns,
+       [this, weak = weak_from_this(), timeout_ns, known = std::move(known)](Result<rpc::Reply> reply) mutable {
+         auto self = weak.lock();
+         if (self && !reply && open()) {
+           give_up({Code::kPeerLost, "no sign of life for " + std::to_string(timeout_ns / kMillisecond) + " ms"});
+         }
+         known(self && reply);
+       });
+}
+
 void Link::suspect(int64_t timeout_ns) {
   if (!open() || std::exchange(suspected_, true)) return;
-  call(wire::kPing, {}, timeout_ns, [this, weak = weak_from_this(), timeout_ns](Result<rpc::Reply> reply) {
-    auto self = weak.lock();
-    if (!self) return;
-    suspected_ = false;
-    if (!reply && open()) {
-      give_up({Code::kPeerLost, "no sign of life for " + std::to_string(timeout_ns / kMillisecond) + " ms"});
-    }
+  ask_for_life(timeout_ns, [this, weak = weak_from_this()](bool) {
+    if (auto self = weak.lock()) suspected_ = false;
+  });
+}
+
+int64_t Link::silent_ns() const { return engine_.reactor().now_ns() - channel_->heard_ns(); }
+
+bool Link::heard_lately() const { return same_host() || same_instance() || silent_ns() < kFreshNs; }
+
+void Link::look_after(int64_t keepalive_ns) {
+  if (!open() || same_host() || same_instance() || looked_after_) return;
+  if (silent_ns() < keepalive_ns) return;
+  looked_after_ = true;
+  ask_for_life(keepalive_ns, [this, weak = weak_from_this()](bool) {
+    if (auto self = weak.lock()) looked_after_ = false;
   });
 }
 

@@ -44,6 +44,12 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   void give_up(Error cause);
   // No progress on this link: ask the peer for a sign of life, and end the link when there is none.
   void suspect(int64_t timeout_ns);
+  // A peer of this host ends with its connection, one of another host may vanish without a word: this side looks, from
+  // time to time, and before it relies on a link again.
+  void look_after(int64_t keepalive_ns);
+  bool heard_lately() const;
+  // `known` runs once, in a later turn: whether the peer answered in time; where not, the link was given up.
+  void ask_for_life(int64_t timeout_ns, std::move_only_function<void(bool alive)> known);
 
   bool open() const { return channel_ != nullptr && !given_up_; }
   uint64_t number() const { return identity_.number; }
@@ -106,6 +112,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   void fence_stream(std::string_view transport, uint64_t id, std::move_only_function<void()> fenced) override;
 
  private:
+  int64_t silent_ns() const;
   void add_endpoints(transport::Transport& transport);
   void settle(Path& path, const Result<>& outcome);
   void settled_one();
@@ -135,6 +142,7 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   size_t unsettled_ = 0;
   bool peer_ready_ = false;
   bool suspected_ = false;
+  bool looked_after_ = false;  // asked for a sign of life, without haste
   bool given_up_ = false;
   bool told_over_ = false;
   std::move_only_function<void(Result<>)> ready_;

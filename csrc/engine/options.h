@@ -22,6 +22,7 @@ struct EngineOptions {
   std::string advertise;
   int64_t progress_timeout_ns = 2 * kSecond;  // a transfer without any progress for so long has failed
   int64_t connect_timeout_ns = 2 * kSecond;
+  int64_t keepalive_ns = 10 * kSecond;  // a silent peer on another host is asked for a sign of life; 0: never
   LocalReads local_reads = LocalReads::kAuto;
   uint32_t tcp_streams = 1;
   uint64_t inline_bytes = 1u << 20;  // peer-free copies up to this size run in the submitting thread

@@ -177,9 +177,11 @@ void Scheduler::learn(Path& path, int64_t now_ns) {
   path.counted_from_ns = now_ns;
 }
 
-bool Scheduler::has_path(std::string_view transport) const {
-  return std::ranges::any_of(
-      paths_, [&](const Path& path) { return path.usable() && path.endpoint->transport() == transport; });
+bool Scheduler::moves(std::string_view transport, int64_t since_ns) const {
+  return std::ranges::any_of(paths_, [&](const Path& path) {
+    return path.usable() && path.endpoint->transport() == transport &&
+           (path.posted == 0 || path.progress_ns > since_ns);
+  });
 }
 
 double Scheduler::bytes_per_ns(std::string_view transport) const {

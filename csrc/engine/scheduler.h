@@ -55,8 +55,8 @@ class Scheduler {
   void progressed(const transport::Endpoint& endpoint);
   void over(const transport::Endpoint& endpoint, uint64_t bytes, bool delivered);
 
-  // Whether any path of `transport` can be used now.
-  bool has_path(std::string_view transport) const;
+  // Whether a path of `transport` can be used, and has moved something since then or has nothing to move.
+  bool moves(std::string_view transport, int64_t since_ns) const;
 
   // Of the fastest path of `transport`, 0: not known.
   double bytes_per_ns(std::string_view transport) const;

@@ -65,6 +65,10 @@ void Transfer::take_parts() {
 // --- paths ---
 
 void Transfer::route(Part& part) {
+  if (part.local->missing) {
+    return settle(part, fail(Code::kDenied, "the memory of local region " + std::to_string(part.local->id) +
+                                                " is not there any more"));
+  }
   part.endpoint = part.link->open()
                       ? part.link->choose(*part.slice.remote, part.slice.op, *part.local, part.slice.attempts)
                       : nullptr;
@@ -335,12 +339,12 @@ void Transfer::end_early(const Error& error) {
 
 void Transfer::check_deadline(int64_t now_ns) {
   if (done_) return;
-  auto has_a_path = [](const Queue& queue) {
-    return queue.first != nullptr && queue.first->link->scheduler().has_path(queue.way.transport);
-  };
-  // others are before it, whose deadlines count
-  if (posted_ == 0 && std::ranges::any_of(queues_, has_a_path)) return;
   int64_t timeout = progress_timeout_ns();
+  auto is_served = [now_ns, timeout](const Queue& queue) {
+    return queue.first != nullptr && queue.first->link->scheduler().moves(queue.way.transport, now_ns - timeout);
+  };
+  // Others are before it, whose deadlines count; but what is over and not quiet may hold the path for ever.
+  if (posted_ == 0 && std::ranges::any_of(queues_, is_served)) return;
   if (now_ns - last_progress_ns_ < timeout) return;
   std::vector<std::shared_ptr<Link>> links;
   for (Part& part : parts_) {

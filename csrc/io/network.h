@@ -74,6 +74,7 @@ struct PeerCredentials {
 
 class Stream {
  public:
+  // INVALID: the kernel found nothing at its address; the stream ends. Anything else: the stream is over.
   using Sent = std::move_only_function<void(Result<> outcome)>;
 
   // Closes without a word; pending writes are dropped. No callback runs after that.

@@ -165,8 +165,14 @@ void SocketStream::write_failed(int cause) {
   write_over_ = true;
   write_error_ = {Code::kPeerLost, std::string("sending failed: ") + std::strerror(cause)};
   pending_ = 0;
+  // pieces leave in order, so it is memory of the first ones that is not there
+  bool missing = cause == EFAULT;
+  if (missing) shutdown(fd_.get(), SHUT_RDWR);  // the kernel sees no end of the connection in it
   for (Piece& piece : std::exchange(queue_, {})) {
-    if (piece.sent) complete(std::move(piece.sent), std::unexpected(write_error_));
+    if (!piece.sent) continue;
+    const Error why =
+        std::exchange(missing, false) ? Error{Code::kInvalid, "memory to send from is not there"} : write_error_;
+    complete(std::move(piece.sent), std::unexpected(why));
   }
   update_interest();
 }

@@ -50,6 +50,15 @@ void Pin::release() {
   }
 }
 
+// The table of generations is bounded, so few ids are taken.
+uint32_t Registry::take_id() {
+  while (true) {
+    const uint32_t id = next_id_++;
+    if (next_id_ == 0) next_id_ = 1, ids_went_round_ = true;
+    if (id != 0 && !by_id_.contains(id) && !leaving_.contains(id)) return id;
+  }
+}
+
 Result<RegionRef> Registry::add(std::byte* address, uint64_t length, uint8_t access, std::string name,
                                 std::shared_ptr<Arena> arena) {
   auto start = reinterpret_cast<uintptr_t>(address);
@@ -59,7 +68,7 @@ Result<RegionRef> Registry::add(std::byte* address, uint64_t length, uint8_t acc
   uint64_t generation = next_generation_++;
   TRY(uint32_t word, generations_->acquire(generation));
   auto region = std::make_shared<Region>();
-  region->id = next_id_++;
+  region->id = take_id();
   region->generation = generation;
   region->address = address;
   region->length = length;
@@ -108,6 +117,11 @@ Result<RegionRef> Registry::find_local(uint64_t address, uint64_t length, Use us
                                  " is not inside one registered region; register it first");
 }
 
+void Registry::mark_missing(uint64_t address) {
+  ++changes_;
+  by_address_.touching(address, 1, [](const RegionRef& region) { return region->missing = true; });
+}
+
 bool Registry::stands_alone(const Region& region) const {
   size_t found = 0;
   by_address_.touching(reinterpret_cast<uint64_t>(region.address), region.length,
@@ -134,8 +148,9 @@ Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint6
                                          Access right) const {
   auto found = by_id_.find(id);
   if (found == by_id_.end()) {
-    // ids are never used twice, so an id below the next one was a region once
-    if (id != 0 && id < next_id_) return fail(Code::kStale, "region " + std::to_string(id) + " was unregistered");
+    // an id that was given out once, and is nobody's now
+    if (id != 0 && (id < next_id_ || ids_went_round_))
+      return fail(Code::kStale, "region " + std::to_string(id) + " was unregistered");
     return fail(Code::kNotFound, "no region " + std::to_string(id));
   }
   const Region& region = *found->second;
@@ -143,6 +158,8 @@ Result<RegionRef> Registry::check_remote(uint32_t id, uint64_t generation, uint6
     return fail(Code::kStale, "region " + std::to_string(id) + " has generation " + std::to_string(region.generation) +
                                   ", asked was " + std::to_string(generation));
   }
+  if (region.missing)
+    return fail(Code::kDenied, "the memory of region " + std::to_string(id) + " is not there any more");
   if ((region.access & right) == 0) {
     return fail(Code::kDenied,
                 "region " + std::to_string(id) + " is not " + (right == kReadable ? "readable" : "writable"));

@@ -35,7 +35,7 @@ struct Attachment {
 
 // Thread: pins are counted under the lock of the engine that owns the registry.
 struct Region {
-  uint32_t id = 0;
+  uint32_t id = 0;          // of one region at a time
   uint64_t generation = 0;  // never used twice in this process
   std::byte* address = nullptr;
   uint64_t length = 0;
@@ -45,8 +45,9 @@ struct Region {
   uint32_t word = 0;             // in the generation table
   std::vector<Attachment> attached;
 
-  bool live = true;   // false from unregister on: no new use starts
-  uint32_t pins = 0;  // uses under way
+  bool live = true;      // false from unregister on: no new use starts
+  bool missing = false;  // the kernel found nothing at its address: no new use of its bytes starts either
+  uint32_t pins = 0;     // uses under way
   Pin* newest_pin = nullptr;
   uint64_t planned_by = 0;  // the plan that used it last, and its place there: planning is one step
   uint32_t planned_as = 0;
@@ -92,7 +93,9 @@ class Pin {
 
 class Registry {
  public:
-  explicit Registry(std::unique_ptr<GenerationTable> generations) : generations_(std::move(generations)) {}
+  // `first_id`: ids are given out from there on, and go round.
+  explicit Registry(std::unique_ptr<GenerationTable> generations, uint32_t first_id = 1)
+      : generations_(std::move(generations)), next_id_(first_id) {}
 
   // Ranges may overlap registered ones, or be the same: each registration stands by itself. INVALID: no address, length
   // 0, a range that wraps. NO_SPACE: too many.
@@ -102,6 +105,10 @@ class Registry {
   // From now on no peer's request and no new transfer reaches the region. `on_quiet` runs once nothing of this process
   // uses it any more, at once when that is so already. NOT_FOUND for an unknown or removed id.
   Result<> remove(uint32_t id, std::move_only_function<void()> on_quiet);
+
+  // The kernel found nothing to send there: regions that cover the address are refused to peers (DENIED) and to
+  // transfers from now on, so that memory that went away costs those who use it and nobody else.
+  void mark_missing(uint64_t address);
 
   // A live region that covers [address, address + length) and suits `use`. DENIED otherwise, with the reason.
   Result<RegionRef> find_local(uint64_t address, uint64_t length, Use use = Use::kAny) const;
@@ -136,7 +143,10 @@ class Registry {
   IntervalIndex by_address_;
   std::map<uint32_t, std::weak_ptr<Region>> leaving_;  // removed, and used when last looked at
   size_t leaving_looked_at_ = 16;                      // how many of them make it worth looking again
-  uint32_t next_id_ = 1;
+  uint32_t take_id();
+
+  uint32_t next_id_;
+  bool ids_went_round_ = false;
   uint64_t next_generation_ = 1;
   uint64_t changes_ = 0;
 };

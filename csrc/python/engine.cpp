@@ -47,14 +47,15 @@ engine::LocalReads local_reads(const std::string& name) {
 }
 
 std::shared_ptr<Runtime> make_runtime(const std::string& listen, double progress_timeout, double connect_timeout,
-                                      const std::string& local, uint32_t tcp_streams, uint32_t spin_us,
-                                      std::vector<std::string> rails, const std::string& advertise,
+                                      double keepalive, const std::string& local, uint32_t tcp_streams,
+                                      uint32_t spin_us, std::vector<std::string> rails, const std::string& advertise,
                                       const Access& access) {
   engine::EngineOptions options;
   options.listen = listen;
   options.advertise = advertise;
   options.progress_timeout_ns = to_ns(progress_timeout, "progress_timeout");
   options.connect_timeout_ns = to_ns(connect_timeout, "connect_timeout");
+  options.keepalive_ns = keepalive > 0 ? to_ns(keepalive, "keepalive") : 0;
   options.local_reads = local_reads(local);
   options.tcp_streams = tcp_streams;
   options.rails = std::move(rails);
@@ -318,8 +319,8 @@ void bind_engine(py::module_& m) {
   bind_arena(m);
   py::class_<Runtime, std::shared_ptr<Runtime>>(m, "Runtime", "An engine with the thread that drives it.")
       .def(py::init(&make_runtime), py::arg("listen"), py::arg("progress_timeout"), py::arg("connect_timeout"),
-           py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"), py::arg("rails"), py::arg("advertise"),
-           py::arg("access"))
+           py::arg("keepalive"), py::arg("local_reads"), py::arg("tcp_streams"), py::arg("spin_us"), py::arg("rails"),
+           py::arg("advertise"), py::arg("access"))
       .def_property_readonly("refusals", &refusals)
       .def_property_readonly("address",
                              [](Runtime& r) {

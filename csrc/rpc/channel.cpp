@@ -25,7 +25,11 @@ void Responder::refuse(const Error& error) {
 }
 
 Channel::Channel(io::Reactor& reactor, std::unique_ptr<io::Stream> stream, ChannelLimits limits)
-    : reactor_(reactor), stream_(std::move(stream)), limits_(limits), self_(std::make_shared<Channel*>(this)) {}
+    : reactor_(reactor),
+      stream_(std::move(stream)),
+      limits_(limits),
+      self_(std::make_shared<Channel*>(this)),
+      heard_ns_(reactor.now_ns()) {}
 
 Channel::~Channel() { close(); }
 
@@ -206,6 +210,7 @@ void Channel::arrived_fds(std::vector<io::Fd> fds) {
 }
 
 void Channel::frame_complete() {
+  heard_ns_ = reactor_.now_ns();
   Incoming incoming;
   incoming.type = header_.type;
   payload_.resize(header_.length);

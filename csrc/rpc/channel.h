@@ -111,6 +111,8 @@ class Channel final : private io::StreamSink {
   // Goes on over `stream`, after the `peer_received` messages that the other side has.
   void resume(std::unique_ptr<io::Stream> stream, uint64_t peer_received);
   uint64_t received() const { return received_; }
+  // When the last message came, of any kind; at first, when the channel was made.
+  int64_t heard_ns() const { return heard_ns_; }
 
   bool open() const { return stream_ != nullptr || suspended_; }
   io::Stream* stream() { return stream_.get(); }
@@ -166,6 +168,7 @@ class Channel final : private io::StreamSink {
   uint64_t received_ = 0;  // messages
   uint64_t told_ = 0;      // of these, acknowledged to the other side
   size_t untold_bytes_ = 0;
+  int64_t heard_ns_;
   bool suspended_ = false;
   uint64_t bindings_ = 0;  // how often handlers were set: a running one is not put back over a newer one
 };

@@ -87,6 +87,7 @@ def test_health_is_found_out_by_trying(pool: AdminPool) -> None:
     assert "no node has joined" in health["reasons"]
     assert CliRunner().invoke(main, ["health", pool.http]).exit_code == 1
     first, second = pool.lend(), pool.lend()
+    wait_for(lambda: pool.state() == "ready", 20, "objects can be put and read")
     status, health = pool.ask("/health/ready")
     assert (status, health["state"], health["reasons"]) == (200, "ready", [])
     assert health["tried"]["error"] == ""
@@ -102,7 +103,7 @@ def test_health_is_found_out_by_trying(pool: AdminPool) -> None:
 
 def test_a_stopped_node_takes_no_objects(pool: AdminPool) -> None:
     node = pool.lend()
-    assert pool.state() == "ready"
+    wait_for(lambda: pool.state() == "ready", 20, "objects can be put and read")
     node.stop()
     wait_for(lambda: pool.state() == "unready", 30, "the node does not answer")
     assert pool.ask("/health/live")[0] == 200
@@ -170,7 +171,7 @@ def test_with_a_secret_objects_are_shown_to_who_has_the_token(tmp_path: Path) ->
     pool = AdminPool(tmp_path, secret=True)
     try:
         pool.lend()
-        assert pool.state() == "ready"
+        wait_for(lambda: pool.state() == "ready", 20, "objects can be put and read")
         for path in ("/v1/objects", "/v1/objects/x"):
             assert pool.ask(path)[0] == 403
         assert pool.ask("/v1/objects", token=TOKEN)[0] == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -12,7 +13,7 @@ import pytest
 
 import moontide
 from moontide import errors
-from support.peer_process import SIZE, Peer
+from support.peer_process import SIZE, LostMemory, Peer
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -121,6 +122,31 @@ def test_unregistered_memory_is_not_reached(engine: moontide.Engine, mode: str) 
         wait_for(lambda: "heap" not in link.regions)
 
 
+@pytest.mark.parametrize("whose", ["the peer's", "ours"])
+def test_memory_that_went_away_costs_those_who_use_it(engine: moontide.Engine, mode: str, whose: str) -> None:
+    with Peer(local_reads=mode) as peer:
+        digest = peer.ask("fill", region="heap", seed=5)
+        memory = engine.register(bytearray(SIZE), writable=True, name="ours")
+        link = engine.open(peer.address)
+        if whose == "ours":
+            gone = LostMemory(SIZE)
+            lost = engine.register((gone.address, gone.nbytes), name="lost")
+            gone.lose()
+            bad = [engine.write([(lost, link.region("heap"), i << 20, 1 << 20)]) for i in range(4)]
+        else:
+            peer.ask("register_lost", name="lost")
+            remote = link.wait_region("lost", timeout=10)
+            bad = [engine.read([(memory, remote, i << 20, 1 << 20)]) for i in range(4)]
+        good = [engine.read([(memory, link.region("heap"), 0, SIZE)]) for _ in range(8)]
+        for transfer in bad:
+            with pytest.raises((errors.Denied, errors.Stale)):
+                transfer.wait(20)
+        for transfer in good:
+            transfer.wait(20)
+        assert peer.ask("digest", region="heap") == digest
+        assert_idle(engine)
+
+
 def test_holds_end_in_one_way_each(engine: moontide.Engine, mode: str) -> None:
     with Peer(local_reads=mode) as holder, Peer(local_reads=mode) as reader:
         for name, ttl in (("kept", 30), ("short", 0.2), ("orphan", 30)):
@@ -206,6 +232,18 @@ def test_thousands_of_half_open_connections_leave_the_peer_working() -> None:
         engine.read([(memory, link.region("heap"), 0, 4096)]).wait(10)
         for connection in sockets:
             connection.close()
+
+
+def test_transfers_go_on_while_others_are_dialed_that_do_not_answer() -> None:
+    config = moontide.load_config({"connect_timeout": "30s"}, environ={})
+    with Peer() as peer, moontide.Engine(config=config) as engine, contextlib.ExitStack() as silent:
+        listeners = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
+        opening = [engine.open_async(f"127.0.0.1:{each.getsockname()[1]}") for each in listeners]
+        memory = engine.allocate(4096, name="ours")
+        heap = engine.open(peer.address).region("heap")
+        for _ in range(100):
+            engine.read([(memory, heap, 0, 4096)]).wait(10)
+        assert not any(operation.done for operation in opening)
 
 
 def test_addresses_that_cannot_be_opened_say_why() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import moontide
 from moontide import errors
+from support.lying_peer import FENCE, LyingPeer
 from support.peer_process import SIZE, Peer
 from support.waiting import wait_for
 
@@ -148,6 +149,30 @@ def test_a_small_transfer_gets_its_turn_beside_a_long_one() -> None:
         small.wait(20)
         assert not long.done, "it overtook nothing"
         long.wait(60)
+
+
+def test_a_peer_that_lives_and_answers_nothing_blocks_nobody() -> None:
+    liar = LyingPeer(region_bytes=256 << 20)
+    try:
+        with moontide.Engine(config=CONFIG) as engine, Peer() as honest:
+            memory = engine.register(bytearray(80 << 20), name="ours")
+            theirs, heap = engine.open(liar.address).region("heap"), engine.open(honest.address).region("heap")
+            many = engine.write([(memory, theirs, 0, 80 << 20)])
+            later = engine.read([(memory, theirs, 0, 1024)])
+            engine.read([(memory, heap, 0, 4096)]).wait(20)
+            for transfer in (many, later):
+                with pytest.raises((errors.TimedOut, errors.PeerLost)):
+                    transfer.wait(20)
+            later.wait_quiet(20)
+            wait_for(lambda: FENCE in liar.asked, 20, "its streams are fenced")
+            wait_for(lambda: engine.stats()["links"] == 1, 20, "it is given up: it does not answer the fence")
+            assert not many.quiet, "what it may still land is hostage"
+            assert engine.stats()["hostages"] == 1
+            liar.close()
+            many.wait_quiet(20)
+            engine.read([(memory, heap, 0, 4096)]).wait(20)
+    finally:
+        liar.close()
 
 
 def test_closing_an_engine_under_running_transfers_and_waiters() -> None:

@@ -127,3 +127,41 @@ def test_eight_processes_open_each_other_at_once(mode: str) -> None:
     finally:
         for peer in peers:
             peer.close()
+
+
+def test_failures_and_registrations_by_the_thousand_leave_nothing() -> None:
+    with make_engine("auto") as engine, make_engine("auto") as other:
+        theirs = other.register(bytearray(SIZE), name="theirs")  # not writable
+        ours = engine.register(bytearray(SIZE))
+        remote = engine.open(other.address).region("theirs")
+
+        def fail_and_register(times: int) -> None:
+            spare = bytearray(4096)
+            for _ in range(times):
+                with pytest.raises(errors.Denied):
+                    engine.write([(ours, remote, 0, 16)]).wait(10)
+                with pytest.raises(errors.Denied):
+                    engine.read([(ours, remote, SIZE, 16)]).wait(10)
+                engine.register(spare).unregister(timeout=10)
+
+        fail_and_register(500)
+        before = (descriptors(), threads(), resident_bytes())
+        fail_and_register(5000)
+        assert (descriptors(), threads()) == before[:2]
+        assert resident_bytes() - before[2] < GROWTH_BYTES_MAX
+        assert not engine.dump().transfers
+        assert engine.stats()["hostages"] == 0
+        theirs.unregister(timeout=10)
+
+
+def test_descriptors_do_not_grow_with_transfers() -> None:
+    with Peer(local_reads="off") as peer, make_engine("off") as engine:
+        memory = engine.register(bytearray(SIZE), writable=True)
+        heap = engine.open(peer.address).region("heap")
+        engine.read([(memory, heap, 0, 4096)]).wait(10)
+        before = (descriptors(), threads())
+        batch = engine.prepare("read", [(memory, heap, 0, 4096)])
+        for _ in range(300):
+            for transfer in [batch.post() for _ in range(32)]:
+                transfer.wait(10)
+        assert (descriptors(), threads()) == before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -219,6 +221,25 @@ def test_after_a_fork_the_childs_store_says_so_and_the_parents_goes_on() -> None
         assert store.get("key") == b"value"
         store.put("other", bytes(100_000))
         assert len(store.get("other")) == 100_000
+
+
+FORKS = """
+import os, sys, moontide
+engine, store = moontide.Engine(), moontide.Store(lend=8 << 20)
+store.put("key", b"value")
+memory = engine.allocate(4096)
+child = os.fork()
+if child == 0:
+    sys.exit(3)  # with all that runs at the end of an interpreter
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+assert store.get("key") == b"value"
+print("fine")
+"""
+
+
+def test_a_forked_child_may_end_as_processes_do() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
 
 
 def test_after_a_fork_awaiting_says_so_and_the_parent_goes_on() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,6 +33,32 @@ def test_a_notification_arrives_once_and_in_order(engines: tuple[moontide.Engine
     assert there.receive(timeout=10) == [(here.instance_id, str(number).encode()) for number in range(100)]
     with pytest.raises(errors.TimedOut):
         there.receive(timeout=0.05)
+
+
+def test_notifications_of_many_threads_arrive_whole_and_each_in_order(
+    engines: tuple[moontide.Engine, moontide.Engine],
+) -> None:
+    here, there = engines
+    peer = here.open(there.address)
+    many, each = 8, 500
+
+    def tell(sender: int) -> None:
+        for number in range(each):
+            text = f"{sender} {number} ".encode() * 20
+            peer.notify(text + hashlib.sha256(text).digest())
+
+    with ThreadPoolExecutor(many) as pool:
+        told = [pool.submit(tell, sender) for sender in range(many)]
+        seen: dict[int, list[int]] = {sender: [] for sender in range(many)}
+        while sum(map(len, seen.values())) < many * each:
+            for _, payload in there.receive(timeout=20):
+                text, digest = payload[:-32], payload[-32:]
+                assert hashlib.sha256(text).digest() == digest
+                sender, number = map(int, text.split()[:2])
+                seen[sender].append(number)
+        for each_told in told:
+            each_told.result()
+    assert all(numbers == list(range(each)) for numbers in seen.values())
 
 
 def test_a_write_notifies_when_its_bytes_are_there(engines: tuple[moontide.Engine, moontide.Engine]) -> None:

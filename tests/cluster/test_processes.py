@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +40,39 @@ def test_many_processes_that_start_at_once_get_ports_of_their_own() -> None:
     finally:
         for peer in peers:
             peer.close()
+
+
+def test_whoever_has_nothing_to_do_uses_no_processor() -> None:
+    with Pool() as pool, Peer() as peer, moontide.Store(pool.address, config=CONFIG) as store:
+        store.put("key", b"value")
+        store.engine.open(peer.address)
+        pids = [pool.master.process.pid, pool.nodes[0].process.pid, peer.process.pid]
+
+        def used() -> list[int]:
+            return [sum(map(int, _stat(pid)[11:13])) for pid in pids]
+
+        wait_for(lambda: store.stats()["objects"] == 1, 10, "the put is known")
+        before = used()
+        assert not threading.Event().wait(3)
+        ticks = os.sysconf("SC_CLK_TCK") * 3
+        for began, ended in zip(before, used(), strict=True):
+            assert ended - began <= 0.05 * ticks
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def test_nodes_that_start_at_once_all_join() -> None:
+    with Pool(nodes=0) as pool, ThreadPoolExecutor(6) as starters:
+        pool.nodes += [start.result() for start in [starters.submit(pool.add_node) for _ in range(6)]]
+        with moontide.Store(pool.address, config=CONFIG) as store:
+            wait_for(lambda: store.stats()["nodes_ready"] == 6, 20, "all six")
+            size = 4 << 20
+            for number in range(12):
+                store.put(str(number), bytes([number]) * size)
+            for number in range(12):
+                assert store.get(str(number)) == bytes([number]) * size
 
 
 @pytest.mark.parametrize("command", ["master", "node"])

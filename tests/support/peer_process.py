@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import mmap
 import os
 import signal
 import subprocess
@@ -95,6 +97,18 @@ class Peer:
         self.close()
 
 
+class LostMemory:
+    """Pages that can be made unreachable, as if they had been unmapped; their addresses stay taken."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._pages = mmap.mmap(-1, nbytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+
+    def lose(self) -> None:
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(self.nbytes), 0) == 0
+
+
 class _Commands:
     """What the process at the other end of the pipe does."""
 
@@ -120,6 +134,12 @@ class _Commands:
 
     def _memory(self, region: str) -> memoryview:
         return memoryview(self.heap) if region == "heap" else self.arena.buffer
+
+    def register_lost(self, name: str) -> None:
+        """Registers memory and takes it away behind the engine's back."""
+        memory = LostMemory(len(self.heap))
+        self.lost = self.engine.register((memory.address, memory.nbytes), name=name, writable=True)
+        memory.lose()
 
     def unregister_heap(self) -> None:
         self.heap_region.unregister(timeout=10)

@@ -9,10 +9,18 @@ import pytest
 from tidy.layers import check_imports, check_includes
 from tidy.size import check_size, cpp_functions
 from tidy.sources import Source, sources
-from tidy.words import check_environment, check_sleep, check_words
+from tidy.words import check_environment, check_sleep, check_unpickling, check_words
 
 Check = Callable[[Source], Iterator[str]]
-CHECKS: list[Check] = [check_includes, check_imports, check_size, check_words, check_environment, check_sleep]
+CHECKS: list[Check] = [
+    check_includes,
+    check_imports,
+    check_size,
+    check_words,
+    check_environment,
+    check_unpickling,
+    check_sleep,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -58,6 +66,9 @@ CAUGHT: list[tuple[Check, str, str]] = [
     (check_environment, "core/moontide/x.py", "import os\nhome = os.environ['HOME']\n"),
     (check_environment, "plugins/vllm/x.py", "from os import path, getenv\n"),
     (check_environment, "csrc/base/x.cpp", 'auto home = std::getenv("HOME");\n'),
+    (check_unpickling, "core/moontide/x.py", "import pickle\n"),
+    (check_unpickling, "plugins/vllm/x.py", "value = torch.load(file)\n"),
+    (check_unpickling, "core/moontide/x.py", "answer = eval(text)\n"),
     (check_sleep, "tests/unit/x.py", "import time\ntime.sleep(0.1)\n"),
     (check_sleep, "tests/unit/x.py", "await asyncio." + "sleep(0.01)\n"),
     (check_sleep, "tests/unit/x.cpp", "std::this_thread::sleep_for(1ms);\n"),
@@ -81,6 +92,7 @@ PASSED: list[tuple[Check, str, str]] = [
     (check_size, "csrc/base/x.cpp", "struct A {\n" + "  int x;\n" * 80 + "};\nint a[] = {\n" + "1,\n" * 80 + "};\n"),
     (check_environment, "demo/x.py", "import os\nos.environ\n"),
     (check_environment, "core/moontide/config.py", "import os\nos.environ\n"),
+    (check_unpickling, "core/moontide/x.py", "re.compile(pattern)\nmodel.eval()\n"),
     (check_sleep, "tests/unit/x.py", "await asyncio.sleep(0)\n"),
 ]
 

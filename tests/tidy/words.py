@@ -29,6 +29,12 @@ ENVIRONMENT_CPP = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b")
 ENVIRONMENT_PYTHON = re.compile(r"\bos\.(?:environ|getenv|environb|putenv)\b|from os import .*\b(?:environ|getenv)\b")
 ENVIRONMENT_READER = "core/moontide/config.py"
 
+# What is received is never turned into objects of the sender's choice, nor run.
+UNPICKLING = re.compile(
+    r"\bimport (?:pickle|marshal|shelve|dill|cloudpickle)\b|\bfrom (?:pickle|marshal|shelve|dill|cloudpickle) import\b"
+    r"|\btorch\.load\(|(?<![.\w])(?:eval|exec)\("
+)
+
 SLEEP_PYTHON = re.compile(r"\btime\.sleep\(|\basyncio\.sleep\((?!0\))|from time import .*\bsleep\b")
 SLEEP_CPP = re.compile(r"\bsleep_(?:for|until)\s*\(|\b(?:u|nano)?sleep\s*\(")
 SLEEPER = "tests/support/waiting.py"
@@ -57,6 +63,13 @@ def check_environment(source: Source) -> Iterator[str]:
         return
     for number, call in _lines(source, ENVIRONMENT_CPP if source.cpp else ENVIRONMENT_PYTHON):
         yield f"{source.path}:{number}: {call}: only {ENVIRONMENT_READER} reads the environment"
+
+
+def check_unpickling(source: Source) -> Iterator[str]:
+    if not source.python or not source.path.startswith(("core/", "plugins/")):
+        return
+    for number, call in _lines(source, UNPICKLING):
+        yield f"{source.path}:{number}: {call}: nothing is unpickled or run here"
 
 
 def check_sleep(source: Source) -> Iterator[str]:

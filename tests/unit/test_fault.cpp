@@ -130,6 +130,29 @@ TEST_CASE("fault: a completion that is told late is waited for") {
   CHECK(scene.universe.world.time_ns() - began_ns > 100 * kMillisecond);
 }
 
+TEST_CASE("fault: what waits behind hostages ends at its deadline, and moves where somebody moves") {
+  Scene scene(11);
+  scene.tcp->faults.keep_one_in = 1;
+  std::vector<TransferRef> hostages;
+  const Record whole = scene.record(kRead);
+  auto& paths = scene.link->scheduler().paths();
+  auto path = std::ranges::find_if(paths, [](const auto& p) { return p.endpoint->transport() == "tcp"; });
+  REQUIRE(path != paths.end());
+  while (path->endpoint->room(false) > 0 && hostages.size() < 100) {
+    hostages.push_back(*scene.reader->submit(std::span(&whole, 1), {}));
+    scene.universe.world.run_for(kMillisecond);
+  }
+  REQUIRE(hostages.size() < 100);
+  const Record small = scene.record(kRead, 0, 10);
+  auto waiting = *scene.reader->submit(std::span(&small, 1), {});
+  CHECK(scene.run_until([&] { return waiting->quiet(); }));
+  CHECK(waiting->results()[0] == Code::kTimedOut);
+  CHECK(std::ranges::all_of(hostages, [](auto& h) { return h->done(); }));
+  CHECK(std::ranges::count_if(hostages, [](auto& h) { return !h->quiet(); }) > 1);  // all that were posted
+  scene.link->close({Code::kPeerLost, "test"});
+  CHECK(scene.run_until([&] { return std::ranges::all_of(hostages, [](auto& h) { return h->quiet(); }); }));
+}
+
 TEST_CASE("fault: progress that stalls ends at the deadline on progress, and the memory is handed back") {
   for (uint32_t op : {kRead, kWrite}) {
     Scene scene(4);

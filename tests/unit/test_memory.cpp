@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <set>
 
 #include "base/random.h"
 #include "memory/arena.h"
@@ -225,6 +227,42 @@ TEST_CASE("generation table: words are reused, generations are not; it is bounde
   CHECK_FALSE(table->is_current(UINT32_MAX, 6));
   for (uint32_t i = 1; i < GenerationTable::kWords; ++i) REQUIRE(table->acquire(100 + i));
   CHECK(table->acquire(1).error().code == Code::kNoSpace);
+}
+
+TEST_CASE("registry: ids go round and spare those in use; what left long ago stays stale") {
+  Registry registry(*GenerationTable::create_private(), UINT32_MAX - 1);
+  std::array<std::byte, 64> memory{};
+  auto add = [&] { return *registry.add(memory.data(), memory.size(), kReadable, "r"); };
+  const RegionRef last = add(), very_last = add(), first = add(), second = add();
+  CHECK(last->id == UINT32_MAX - 1);
+  CHECK(very_last->id == UINT32_MAX);
+  CHECK(first->id == 1);
+  CHECK(second->id == 2);
+  REQUIRE(registry.remove(second->id, {}));
+  CHECK(registry.check_remote(2, second->generation, 0, 1, kReadable).error().code == Code::kStale);
+  CHECK(registry.check_remote(77, 1, 0, 1, kReadable).error().code == Code::kStale);  // it may have been one
+  CHECK(registry.check_remote(0, 1, 0, 1, kReadable).error().code == Code::kNotFound);
+  CHECK(registry.check_remote(1, first->generation, 0, 1, kReadable));
+
+  Registry again(*GenerationTable::create_private(), UINT32_MAX);
+  auto add_again = [&] { return *again.add(memory.data(), memory.size(), kReadable, "r"); };
+  const RegionRef held = add_again();
+  REQUIRE(held->id == UINT32_MAX);
+  std::set<uint32_t> seen{held->id};
+  for (int i = 0; i < 100; ++i) CHECK(seen.insert(add_again()->id).second);
+  CHECK(again.by_id(UINT32_MAX) == held);
+}
+
+TEST_CASE("registry: memory that is not there any more is refused, by every region that has it") {
+  Registry registry(*GenerationTable::create_private());
+  std::array<std::byte, 128> memory{};
+  const RegionRef whole = *registry.add(memory.data(), 128, kReadable, "whole");
+  const RegionRef front = *registry.add(memory.data(), 64, kReadable, "front");
+  const auto changes = registry.changes();
+  registry.mark_missing(reinterpret_cast<uint64_t>(memory.data()) + 100);
+  CHECK(registry.changes() > changes);
+  CHECK(registry.check_remote(whole->id, whole->generation, 0, 1, kReadable).error().code == Code::kDenied);
+  CHECK(registry.check_remote(front->id, front->generation, 0, 1, kReadable));
 }
 
 TEST_CASE("copies of every size and alignment are exact and touch nothing else") {

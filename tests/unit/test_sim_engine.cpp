@@ -137,6 +137,40 @@ TEST_CASE("sim engine: a region unregistered in mid-read gives STALE or the byte
   CHECK(stale > 5);
 }
 
+TEST_CASE("sim engine: a host that vanished is missed, also while nothing is under way") {
+  for (const bool owner_goes : {true, false}) {
+    CAPTURE(owner_goes);
+    TwoEngines two(3, Paths::kTcp);
+    two.open();
+    auto& world = two.universe.world;
+    REQUIRE(world.run_until([&] { return two.owner->links() == 1; }, 30 * kSecond));
+    const int64_t keepalive_ns = two.reader->options().keepalive_ns;
+    world.run_for(10 * keepalive_ns);  // whoever is there is not missed
+    REQUIRE(two.reader->links() == 1);
+    REQUIRE(two.owner->links() == 1);
+    (owner_goes ? two.owner_machine : two.reader_machine).crash(true);
+    auto& left = owner_goes ? two.reader : two.owner;
+    CHECK(world.run_until([&] { return left->links() == 0; }, 3 * keepalive_ns));
+  }
+}
+
+TEST_CASE("sim engine: who has the address of a host that vanished is not taken for it") {
+  TwoEngines two(5, Paths::kTcp);
+  auto old = two.open();
+  const std::string address = two.owner->address();
+  two.universe.world.run_for(3 * kSecond);
+  CHECK(two.open() == old);  // it answered
+  two.universe.world.run_for(3 * kSecond);
+  two.owner_machine.crash(true);
+  Machine next(two.universe, "owner");
+  auto options = next.engine_options();
+  options.listen = address;
+  auto another = *engine::Engine::create(next.process(), next.network(), options, next.transports());
+  auto link = two.open();
+  CHECK(link != old);
+  CHECK(link->peer_instance() == another->instance());
+}
+
 TEST_CASE("sim engine: the owner's crash ends transfers, and the same seed gives the same run") {
   auto run = [](uint64_t seed) {
     TwoEngines two(seed, Paths::kBoth);

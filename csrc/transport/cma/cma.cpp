@@ -140,7 +140,7 @@ class CmaEndpoint final : public Endpoint {
       return fail(Code::kStale,
                   "the peer's memory ended after " + std::to_string(got) + " of " + std::to_string(bytes) + " bytes");
     if (cause == ESRCH) return fail(Code::kPeerLost, "the peer process has ended");
-    if (cause == EFAULT) return fail(Code::kStale, "the peer's memory is not mapped any more");
+    if (cause == EFAULT) return fail(Code::kStale, "the memory, here or at the peer, is not mapped any more");
     return fail(Code::kUnsupported, std::string("process_vm_readv or writev: ") + std::strerror(cause));
   }
 

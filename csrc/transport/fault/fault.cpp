@@ -39,12 +39,13 @@ class FaultEndpoint final : public Endpoint, private SliceOwner {
       return slice.owner->completed(slice, fail(faults.code, "fault: refused"));
     }
     Held& held = held_[&slice];
-    held = {slice.owner, {}, false, false, next_++};
+    held = {slice.owner, {}, false, false, false, next_++};
     if (dice_->strikes(faults.fail_before_one_in, dice_->failed_before)) {
       slice.endpoint = this;
       return tell_later(slice, fail(faults.code, "fault: failed before it began"), 0);
     }
-    held.stalls = dice_->strikes(faults.stall_one_in, dice_->stalled);
+    held.stays = dice_->strikes(faults.keep_one_in, dice_->kept);
+    held.stalls = held.stays || dice_->strikes(faults.stall_one_in, dice_->stalled);
     held.inside = true;
     slice.owner = this;
     inner_->post(slice);  // may complete inside
@@ -53,7 +54,7 @@ class FaultEndpoint final : public Endpoint, private SliceOwner {
 
   void cancel(Slice& slice) override {
     auto found = held_.find(&slice);
-    if (found == held_.end()) return;
+    if (found == held_.end() || found->second.stays) return;
     if (found->second.inside) {
       found->second.stalls = false;
       return inner_->cancel(slice);
@@ -94,6 +95,7 @@ class FaultEndpoint final : public Endpoint, private SliceOwner {
     std::optional<Result<>> outcome;  // there and not told
     bool inside = false;              // with the wrapped endpoint
     bool stalls = false;
+    bool stays = false;   // whatever is canceled
     uint64_t number = 0;  // a slice may be posted again at the same address
   };
 

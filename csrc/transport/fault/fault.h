@@ -18,6 +18,7 @@ struct Faults {
   uint64_t fail_after_one_in = 0;   // with `code` after all bytes moved
   uint64_t delay_one_in = 0;        // completion told late, by up to `delay_most_ns`
   uint64_t stall_one_in = 0;        // moves and reports bytes, and is not told to be over before it is canceled
+  uint64_t keep_one_in = 0;         // as stall, and is not over either when it is canceled: before the endpoint ends
   uint64_t drop_one_in = 0;         // the endpoint ends with all that is on it, and carries nothing any more
   int64_t delay_most_ns = 200 * kMillisecond;
   Code code = Code::kUnavailable;  // of refusals and failures
@@ -40,7 +41,7 @@ class FaultDice {
   }
 
   Faults faults;  // changed only while nothing is under way
-  uint64_t refused = 0, failed_before = 0, failed_after = 0, delayed = 0, stalled = 0, dropped = 0;
+  uint64_t refused = 0, failed_before = 0, failed_after = 0, delayed = 0, stalled = 0, kept = 0, dropped = 0;
 
  private:
   std::mutex mutex_;  // synchronous copies run in any thread

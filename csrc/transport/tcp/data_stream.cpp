@@ -23,6 +23,9 @@ Header make_header(Kind kind, uint64_t tag, Code code, uint64_t length) {
   return header;
 }
 
+// The kernel found nothing at the address.
+bool is_fault(const Result<>& outcome) { return !outcome && outcome.error().code == Code::kInvalid; }
+
 // A header with the places of a slice behind it.
 struct Request {
   Header header;
@@ -68,8 +71,10 @@ void DataStream::send_write(uint64_t tag, const Slice& slice) {
   // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
   // with it or gone
   writing_ += slice.length;
-  stream_->write_references(request.bytes(), parts_, [this, tag, n = slice.length](Result<> outcome) {
+  auto first = reinterpret_cast<uint64_t>(slice.pieces.empty() ? nullptr : slice.pieces.front().local);
+  stream_->write_references(request.bytes(), parts_, [this, tag, first, n = slice.length](Result<> outcome) {
     writing_ -= n;
+    if (is_fault(outcome)) owner_.registry().mark_missing(first);
     if (!outcome) return;
     owner_.progressed(tag, n);
     owner_.write_sent(tag);  // may end the slice
@@ -245,6 +250,9 @@ void DataStream::serve_read() {
   serving_ += length;
   // the pins keep the regions' memory until the kernel has its copy, or until this stream is destroyed
   stream_->write_references(raw(header), parts_, [this, length, pins = std::move(pins)](Result<> outcome) mutable {
+    for (const memory::Pin& pin : pins) {
+      if (is_fault(outcome)) owner_.registry().mark_missing(reinterpret_cast<uint64_t>(pin.region()->address));
+    }
     pins.clear();
     serving_ -= length;
     if (outcome && paused_ && serving_ <= kServeBytesMax / 2) {
