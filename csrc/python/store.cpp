@@ -13,8 +13,10 @@ namespace {
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
 using Lengths = std::vector<Result<uint64_t>>;
 
-store::MasterOptions master_options(const std::string& listen, double lease_s, const std::string& eviction) {
+store::MasterOptions master_options(const std::string& listen, double lease_s, const std::string& eviction,
+                                    size_t max_objects) {
   store::MasterOptions options;
+  options.catalog.max_objects = max_objects;
   options.listen = listen;
   options.eviction = eviction;
   options.catalog.lease_ns = to_ns(lease_s, "lease");
@@ -372,15 +374,17 @@ void bind_store(py::module_& m) {
   bind_client(m);
   using MasterHandle = Tenant<store::Master>;
   py::class_<MasterHandle>(m, "Master")
-      .def(py::init([](const std::string& listen, double lease, const std::string& eviction, const Access& access) {
+      .def(py::init([](const std::string& listen, double lease, const std::string& eviction, const Access& access,
+                       size_t max_objects, uint32_t spin_us) {
              py::gil_scoped_release nogil;
-             auto runtime = Runtime::create_bare(0, access);
+             auto runtime = Runtime::create_bare(spin_us * kMicrosecond, access);
              auto held = lock_or_raise(*runtime);
              std::shared_ptr<store::Master> master = value_or_raise(store::Master::create(
-                 runtime->reactor(), runtime->master_network(), master_options(listen, lease, eviction)));
+                 runtime->reactor(), runtime->master_network(), master_options(listen, lease, eviction, max_objects)));
              return settle_in(runtime, std::move(master));
            }),
-           py::arg("listen"), py::arg("lease"), py::arg("eviction"), py::arg("access"))
+           py::arg("listen"), py::arg("lease"), py::arg("eviction"), py::arg("access"), py::arg("max_objects"),
+           py::arg("spin_us"))
       .def_property_readonly("refusals", [](const MasterHandle& h) { return refusals(*h.runtime()); })
       .def_property_readonly("address",
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
@@ -388,6 +392,8 @@ void bind_store(py::module_& m) {
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
       .def("stats",
            [](const MasterHandle& h) { return counts_dict(h.with([](store::Master& m) { return m.stats(); })); })
+      .def(
+          "drive", [](const MasterHandle& h, double seconds) { drive(*h.runtime(), seconds); }, py::arg("seconds"))
       .def("close", [](MasterHandle& h) {
         h.close();
         py::gil_scoped_release nogil;
