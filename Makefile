@@ -96,9 +96,10 @@ vllm-env: venv ## the environment with a real vLLM for the CPU (in the cache), a
 demo: build vllm-env ## two real vLLM servers hand over KV cache, and the pool outlives them
 	$(BIN)/python -m demo.run
 
-bench: build ## the project beside its peers, in one run: build/bench.json
+bench: build ## the project beside its peers, transfer and store: build/bench*.json and pictures of them
 	@scripts/system_packages.sh bench
-	$(BIN)/python bench/compare.py transfer --json build/bench.json
+	$(BIN)/python bench/compare.py transfer --json build/bench.json --plot build/bench.png
+	$(BIN)/python bench/compare.py store --json build/bench-store.json --plot build/bench-store.png
 
 wheel: venv ## the wheel, in dist/
 	@scripts/build.sh wheel

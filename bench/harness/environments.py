@@ -37,6 +37,23 @@ MOONCAKE = Peer(
 # NIXL's API imports torch only for those who pass tensors; its own dependencies would bring a CUDA build of it.
 NIXL = Peer("nixl", (("numpy",), ("--no-deps", "nixl-cu12")), "import nixl_cu12._api", "a nixl-cu12 for this Python")
 
+# Each peer's best documented setting on one host with loopback only; what each one does was looked up and tried.
+MOONCAKE_SETTINGS = {
+    "MC_TCP_BIND_ADDRESS": "127.0.0.1",
+    "MC_TCP_ENABLE_CONNECTION_POOL": "1",
+    "MC_LOG_LEVEL": "ERROR",
+}
+NIXL_SETTINGS = {"UCX_MODULES": "^ib", "NIXL_LOG_LEVEL": "WARN", "UCX_LOG_LEVEL": "error"}
+
+
+def project_python() -> Path:
+    """An interpreter that has the project: this one, or the one that `make` built."""
+    for python in (Path(sys.executable), Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python"):
+        check = [str(python), "-c", "import moontide; moontide.Engine"]
+        if python.exists() and subprocess.run(check, capture_output=True, check=False).returncode == 0:
+            return python
+    raise SetupError("moontide is not installed for this Python: run `make build` and use .venv/bin/python")
+
 
 def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "moontide"

@@ -83,7 +83,7 @@ def _scaled(microseconds: float, case: Case) -> float:
     return microseconds if case.single else case.total / microseconds / 1e3
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     return None if value is None or value != value else float(f"{value:.4g}")
 
 
@@ -112,14 +112,14 @@ def row(
         "metric": {"p50_us": "p50", "p99_us": "p99"}[sample] if case.single else "rate",
         "unit": "us" if case.single else "GB/s",
         "better": better,
-        "moontide": _rounded(values["moontide"]),
-        "peers": {name: _rounded(values[name]) for name in ("mooncake", "nixl")},
-        "limit": _rounded(limit),
+        "moontide": rounded(values["moontide"]),
+        "peers": {name: rounded(values[name]) for name in ("mooncake", "nixl")},
+        "limit": rounded(limit),
         "limit_loop": bound[0] if bound else None,
         "medium": medium,
         "wait": waits[0] if len(waits) == 1 else "better of both",
         "cpu_s": {name: round(c.cpu_s, 4) for name, c in cells.items() if c},
-        "cpu_s_per_gib": {name: _rounded(c.cpu_s_per_gib) for name, c in cells.items() if c},
+        "cpu_s_per_gib": {name: rounded(c.cpu_s_per_gib) for name, c in cells.items() if c},
         "turns": {name: c.turns for name, c in cells.items() if c},
         "void": void,
         "notes": notes,
@@ -154,7 +154,7 @@ def with_target(row: dict[str, Any], target: float | None, words: str) -> dict[s
     value = row["moontide"]
     known = target is not None and value is not None and not row["void"]
     met = (value <= target if row["better"] == "lower" else value >= target) if known else None
-    return {**row, "target": _rounded(target), "target_is": words, "met": met}
+    return {**row, "target": rounded(target), "target_is": words, "met": met}
 
 
 def best_path_rows(results: Results, cases: list[Case]) -> list[dict[str, Any]]:
@@ -184,7 +184,7 @@ def submission_rows(results: Results, case: Case) -> list[dict[str, Any]]:
         ("repost_us", "post a prepared batch of 32 again", 3.0),
     ):
         found = {who: [r[sample] for r in results.of((who, "tcp", "poll"), case)] for who in NAMES}
-        values = {who: _rounded(median(v)) if v else None for who, v in found.items()}
+        values = {who: rounded(median(v)) if v else None for who, v in found.items()}
         mine = values.pop("moontide")
         out.append(plain_row(name, "p50", "us", mine, target, values))
     return out
@@ -215,7 +215,7 @@ def plain_row(
     return with_target(plain, target, f"{target:g} {unit}")
 
 
-def _text(value: float | None) -> str:
+def text_of(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -233,13 +233,13 @@ def table(rows: list[dict[str, Any]]) -> str:
                 r.get("wait", "")[:6],
                 r["case"],
                 r["unit"] if r["metric"] == "rate" else f"{r['metric']} {r['unit']}",
-                _text(mine),
-                _text(r["peers"].get("mooncake")),
-                _text(r["peers"].get("nixl")),
-                _text(limit),
+                text_of(mine),
+                text_of(r["peers"].get("mooncake")),
+                text_of(r["peers"].get("nixl")),
+                text_of(limit),
                 f"{of:.2f}" if of else "",
                 f"{'<' if r['better'] == 'lower' else '>'}{r['target']:g}" if r.get("target") else "",
-                "/".join(_text(r["cpu_s_per_gib"].get(name)) for name in NAMES) if r["cpu_s"] else "",
+                "/".join(text_of(r["cpu_s_per_gib"].get(name)) for name in NAMES) if r["cpu_s"] else "",
                 "VOID" if r["void"] else "*" if r["notes"] else "",
             ]
         )

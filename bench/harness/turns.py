@@ -95,7 +95,7 @@ def _start(c: Contestant, role: str, plan: dict[str, Any], fds: list[int], said:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, pass_fds=fds, text=True)
 
 
-def _kill(processes: list[subprocess.Popen[str]]) -> None:
+def kill_all(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
         process.kill()
 
@@ -113,7 +113,7 @@ def run_turn(c: Contestant, cases: list[Case], memories: Memories, limit_s: floa
             processes.append(_start(c, role, mine, [*fds, end.fileno()], said))
         here.close()
         there.close()
-        alarm = threading.Timer(limit_s, _kill, (processes,))
+        alarm = threading.Timer(limit_s, kill_all, (processes,))
         alarm.start()
         try:
             _read(turn, processes[1], {os.getpid(), *(process.pid for process in processes)})

@@ -334,6 +334,12 @@ class Config:
     eviction: Annotated[
         str, _Choice("which objects of a full pool go first; said to the master", "prefix", "lru", "s3fifo", "tinylfu")
     ] = "prefix"
+    max_objects: Annotated[
+        int, _Count("objects that the master knows at most; past it the coldest go", 1000, 1_000_000_000)
+    ] = 4_000_000
+    server_spin_us: Annotated[
+        int, _Count("microseconds that a master or node polls before it sleeps: it takes a core", 0, 10_000)
+    ] = 0
     spin_us: Annotated[int, _Count("microseconds that a waiter polls before it sleeps", 0, 10_000)] = 20
     tcp_streams: Annotated[int, _Count("data connections per peer", 1, 16)] = 1
     rails: Annotated[

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "catalog/eviction/policy.h"
+#include "catalog/object_index.h"
 #include "catalog/types.h"
 
 namespace moontide::catalog {
@@ -51,7 +52,10 @@ class ObjectTable {
   // The key must be free. The object's address is stable until `erase`.
   Object& insert(std::string_view key);
   void erase(Object& object);
-  void clear() { map_.clear(); }
+  void clear() {
+    index_.clear();
+    map_.clear();
+  }
 
   // Ordered by key (bytes).
   Map::const_iterator from(std::string_view key) const { return map_.lower_bound(key); }
@@ -61,7 +65,8 @@ class ObjectTable {
   size_t size() const { return map_.size(); }
 
  private:
-  Map map_;
+  Map map_;            // in the order of listing
+  ObjectIndex index_;  // by hash
 };
 
 }  // namespace moontide::catalog

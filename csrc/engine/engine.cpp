@@ -160,7 +160,9 @@ Result<> Engine::remove_region(uint32_t id, std::move_only_function<void()> on_q
     if (left && !alive.expired()) detach(*left);
     if (on_quiet) on_quiet();
   };
+  const memory::RegionRef gone = registry_->by_id(id);
   TRY_VOID(registry_->remove(id, std::move(detach_first)));
+  if (!Link::announces(*gone)) return {};
   for (auto& [number, link] : links_) link->region_removed(id);
   return {};
 }

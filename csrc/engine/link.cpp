@@ -156,9 +156,14 @@ wire::RegionInfo Link::describe(const memory::Region& region) {
   return info;
 }
 
+bool Link::announces(const memory::Region& region) {
+  return (region.access & (memory::kReadable | memory::kWritable)) != 0 || !region.name.empty();
+}
+
 void Link::send_regions(const std::vector<const memory::Region*>& regions) {
   wire::Regions message;
   for (const memory::Region* region : regions) {
+    if (!announces(*region)) continue;
     message.regions.push_back(describe(*region));
     if (message.regions.size() == kRegionsPerNotice) {
       channel_->notify(wire::kRegions, wire::encode(message));

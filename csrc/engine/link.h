@@ -86,6 +86,8 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   const std::map<std::string, std::string>& paths() const { return paths_; }
 
   // Called by the engine.
+  // Whether peers are told of it: what they may neither read nor write nor find by name is none of their business.
+  static bool announces(const memory::Region& region);
   void region_added(const memory::Region& region);
   void region_removed(uint32_t id);
   void send_leave(const memory::Region& region, int holders);

@@ -1,6 +1,7 @@
 #include "io/driver.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ constexpr int64_t kInterruptedEveryNs = 50 * kMillisecond;
 constexpr auto kParkTime = std::chrono::microseconds(200);
 constexpr int kParkRounds = 8;
 constexpr int64_t kPauseMostNs = kMicrosecond;
+constexpr int64_t kYieldFromNs = kPauseMostNs / 4;
 
 // A flag that the kernel clears in a forked child: asking costs a load, getpid() a system call.
 std::unique_ptr<const bool, void (*)(const bool*)> make_parent_flag() {
@@ -238,9 +240,11 @@ bool Driver::drive(std::unique_lock<std::mutex>& lock, int64_t limit_ns, int64_t
     for (int64_t now_ns = began_ns; now_ns < std::min(spin_until_ns, until_ns); now_ns = reactor_.now_ns()) {
       reactor_.wait(INT64_MIN, harvest);
       if (harvest.count > 0) break;
-      const int64_t look_at_ns = now_ns + pause_ns(now_ns - began_ns);
+      const int64_t pause = pause_ns(now_ns - began_ns);
+      // Whoever else has work on this core gets it now, not when the scheduler takes it from a poller.
+      if (pause >= kYieldFromNs) sched_yield();
       do spin_pause();
-      while (reactor_.now_ns() < look_at_ns);
+      while (reactor_.now_ns() < now_ns + pause);
     }
     if (harvest.count == 0) reactor_.wait(until_ns, harvest);
   }

@@ -108,7 +108,7 @@ void EpollReactor::unwatch(WatchId watch) {
 
 int64_t EpollReactor::prepare_wait(int64_t limit_ns) {
   int64_t until = limit_ns;
-  if (!posted_.empty()) until = INT64_MIN;
+  if (!posted_.empty() || !put_off_.empty()) until = INT64_MIN;
   if (auto next = timers_.next_deadline_ns()) until = std::min(until, *next);
   sleep_until_ns_ = until;
   return until;
@@ -144,6 +144,7 @@ void EpollReactor::wait(int64_t deadline_ns, Harvest& into) {
 bool EpollReactor::dispatch(Harvest& harvest) {
   sleep_until_ns_ = INT64_MIN;
   dispatching_ = true;
+  let_go();
   bool ran = false;
   const int count = std::exchange(harvest.count, 0);
   for (int i = 0; i < count; ++i) {
@@ -160,10 +161,12 @@ bool EpollReactor::dispatch(Harvest& harvest) {
     const uint32_t events = event.events & (entry->events | EPOLLERR | EPOLLHUP);
     if (events == 0) continue;
     entry->handler->ready(events);
+    let_go();
     ran = true;
   }
   ran |= run_timers();
   ran |= run_posted();
+  let_go();
   dispatching_ = false;
   return ran;
 }
@@ -190,6 +193,13 @@ bool EpollReactor::run_posted() {
     task();
   }
   return count != 0;
+}
+
+void EpollReactor::let_go() {
+  for (size_t i = 0; i < put_off_.size(); ++i) {
+    if (PutOff* what = std::exchange(put_off_[i], nullptr)) what->now();
+  }
+  put_off_.clear();
 }
 
 void EpollReactor::wake() {

@@ -7,6 +7,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <vector>
@@ -25,6 +26,15 @@ class FdHandler {
 
  protected:
   ~FdHandler() = default;
+};
+
+// Something that waits a little, so that what belongs to one event goes out together.
+class PutOff {
+ public:
+  virtual void now() = 0;
+
+ protected:
+  ~PutOff() = default;
 };
 
 // 0 is never a live registration.
@@ -55,6 +65,16 @@ class EpollReactor final : public Reactor {
   Result<WatchId> watch(int fd, uint32_t events, FdHandler& handler);
   void modify(WatchId watch, uint32_t events);
   void unwatch(WatchId watch);
+
+  // True inside a turn, and between gather() and the end of it: then put_off() is worth its while.
+  bool gathers() const { return dispatching_ || gathering_; }
+  // Calls `what.now()` once: after the event (or the timers, or the posted tasks) that this turn is at, at the next
+  // turn or by let_go(). It stays valid until then, or until forget(). Nobody is woken for it.
+  void put_off(PutOff& what) { put_off_.push_back(&what); }
+  void forget(PutOff& what) { std::ranges::replace(put_off_, &what, nullptr); }
+  // Outside of turns: whether what is done now may wait for let_go().
+  void gather(bool on) { gathering_ = on; }
+  void let_go();
 
   // --- for whoever drives it ---
 
@@ -96,7 +116,9 @@ class EpollReactor final : public Reactor {
   std::vector<uint32_t> free_;
   TimerQueue timers_;
   std::deque<Task> posted_;
+  std::vector<PutOff*> put_off_;  // null: forgotten
   bool dispatching_ = false;
+  bool gathering_ = false;
   int64_t sleep_until_ns_ = INT64_MIN;  // of the thread in wait(); INT64_MIN when nobody needs to be woken
   std::atomic<bool> wake_pending_{false};
   std::atomic<bool> coarse_wait_{false};  // the kernel lacks epoll_pwait2

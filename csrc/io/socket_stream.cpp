@@ -37,6 +37,10 @@ SocketStream::~SocketStream() {
 
 void SocketStream::close() {
   *alive_ = false;
+  if (std::exchange(put_off_, false)) {
+    reactor_.forget(*this);
+    send_last();
+  }
   if (watch_ != 0) reactor_.unwatch(std::exchange(watch_, 0));
   fd_.reset();
   sink_ = nullptr;
@@ -72,7 +76,7 @@ void SocketStream::post_pump() {
 void SocketStream::update_interest() {
   if (!fd_) return;
   const bool reading = sink_ != nullptr && !paused_;
-  const uint32_t events = (reading ? EPOLLIN : 0u) | (queue_.empty() ? 0u : EPOLLOUT);
+  const uint32_t events = (reading ? EPOLLIN : 0u) | (queue_.empty() || put_off_ ? 0u : EPOLLOUT);
   if (watch_ != 0) {
     reactor_.modify(watch_, events);
     return;

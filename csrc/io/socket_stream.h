@@ -13,7 +13,7 @@
 
 namespace moontide::io {
 
-class SocketStream final : public Stream, private FdHandler {
+class SocketStream final : public Stream, private FdHandler, private PutOff {
  public:
   // `accepted` counts the streams of a listener; null for connected ones.
   SocketStream(EpollReactor& reactor, std::shared_ptr<SocketShared> shared, Fd fd, bool local,
@@ -48,6 +48,7 @@ class SocketStream final : public Stream, private FdHandler {
   using Alive = std::shared_ptr<bool>;
 
   void ready(uint32_t events) override;
+  void now() override;
   void post_pump();
   void read_turn();
   bool deliver(ByteView bytes, size_t& used);
@@ -58,6 +59,7 @@ class SocketStream final : public Stream, private FdHandler {
 
   void queue_piece(Piece piece);
   void flush();
+  void send_last();
   ssize_t send_some(size_t& asked);
   void advance(size_t count);
   void write_failed(int cause);
@@ -81,6 +83,7 @@ class SocketStream final : public Stream, private FdHandler {
 
   std::deque<Piece> queue_;
   size_t pending_ = 0;
+  bool put_off_ = false;  // what is queued goes at the end of this event
   bool write_over_ = false;
   Error write_error_;
   std::vector<std::pair<Sent, Result<>>> completed_;

@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kPiecesPerCall = 257;  // a slice of a transport with its header
 // Small writes that wait anyway are gathered into pieces of up to this size.
 constexpr size_t kGatherBytes = 64u << 10;
+// Up to this size a message waits for others of the same event; copying a longer one costs more than a call.
+constexpr size_t kPutOffBytes = 8u << 10;
 // getsockopt number of the pidfd of the peer; absent from this glibc, refused by kernels before 6.5.
 constexpr int kSoPeerPidfd = 77;
 
@@ -25,12 +27,14 @@ constexpr int kSoPeerPidfd = 77;
 
 void SocketStream::write(ByteView bytes) {
   if (write_over_ || bytes.empty()) return;
-  if (queue_.empty()) {
+  const bool waits = put_off_ || (queue_.empty() && bytes.size() <= kPutOffBytes && reactor_.gathers());
+  if (waits && !std::exchange(put_off_, true)) reactor_.put_off(*this);
+  if (queue_.empty() && !waits) {
     const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return write_failed(errno);
     bytes = bytes.subspan(static_cast<size_t>(std::max<ssize_t>(sent, 0)));
     if (bytes.empty()) return;
-  } else {
+  } else if (!queue_.empty()) {
     Piece& last = queue_.back();
     // Its memory must not move while flush() is not looking; it never is here.
     if (!last.reference && last.owned.size() + bytes.size() <= kGatherBytes) {
@@ -45,7 +49,21 @@ void SocketStream::write(ByteView bytes) {
   piece.owned = to_bytes(bytes);
   piece.rest = piece.owned;
   queue_piece(std::move(piece));
+  if (put_off_ && pending_ > kGatherBytes) return flush();
   update_interest();
+}
+
+void SocketStream::now() {
+  put_off_ = false;
+  flush();
+}
+
+// What waited for the end of the event gets one try: its writer counts on write() having tried. Memory of others is
+// not read any more: who closes may mean just that.
+void SocketStream::send_last() {
+  const bool own = std::ranges::none_of(queue_, [](const Piece& piece) { return piece.reference; });
+  size_t asked = 0;
+  if (fd_ && !queue_.empty() && own) send_some(asked);
 }
 
 void SocketStream::write_references(ByteView head, std::span<const ByteView> parts, Sent sent) {
@@ -53,7 +71,7 @@ void SocketStream::write_references(ByteView head, std::span<const ByteView> par
     Error cause = write_error_.message.empty() ? Error{Code::kClosed, "the stream was closed"} : write_error_;
     return complete(std::move(sent), std::unexpected(std::move(cause)));
   }
-  const bool first = queue_.empty();
+  const bool first = queue_.empty() || put_off_;
   if (!head.empty()) {
     Piece piece;
     piece.owned = to_bytes(head);
@@ -86,7 +104,7 @@ Result<> SocketStream::write_with_fds(ByteView bytes, const std::vector<int>& fd
   }
   piece.owned = to_bytes(bytes);
   piece.rest = piece.owned;
-  const bool first = queue_.empty();
+  const bool first = queue_.empty() || put_off_;
   queue_piece(std::move(piece));
   if (first) flush();
   return {};

@@ -47,6 +47,7 @@ void bind_observe(py::module_& m);
 void bind_policy(py::module_& m);
 void bind_transfer(py::module_& m);
 void bind_store(py::module_& m);
+void bind_servers(py::module_& m);
 void bind_sim(py::module_& m);
 void bind_topology(py::module_& m);
 

@@ -366,20 +366,7 @@ void bind_engine(py::module_& m) {
           py::arg("hold_id"))
       .def("drain_holds", &drain_holds)
       .def("stats", &stats)
-      .def(
-          "drive",
-          [](Runtime& r, double seconds) {
-            // A wait for nothing: only its side effect is wanted, that this thread runs the reactor meanwhile.
-            {
-              auto held = lock_or_raise(r);
-            }
-            {
-              py::gil_scoped_release nogil;
-              r.wait([] { return false; }, seconds);
-            }
-            if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-          },
-          py::arg("seconds"))
+      .def("drive", &drive, py::arg("seconds"))
       .def_property_readonly("closed", &Runtime::closed)
       .def("close", &Runtime::close, py::call_guard<py::gil_scoped_release>());
   bind_link(m);

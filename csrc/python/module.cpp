@@ -32,6 +32,7 @@ PYBIND11_MODULE(_core, m) {
   bind_engine(m);
   bind_observe(m);
   bind_store(m);
+  bind_servers(m);
   bind_policy(m);
   bind_sim(m);
   bind_topology(m);

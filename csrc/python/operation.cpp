@@ -19,6 +19,17 @@ void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::op
   raise({Code::kTimedOut, "still under way after " + std::to_string(timeout_s.value_or(0)) + " s"});
 }
 
+// A wait for nothing: only its side effect is wanted, that this thread runs the reactor meanwhile.
+void drive(Runtime& runtime, double seconds) {
+  {
+    py::gil_scoped_release nogil;
+    auto held = lock_or_raise(runtime);
+    held.unlock();
+    runtime.wait([] { return false; }, seconds);
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+}
+
 bool Operation::done() const {
   py::gil_scoped_release nogil;
   auto held = runtime->lock();

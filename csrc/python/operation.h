@@ -22,6 +22,9 @@ struct Operation {
 void wait_or_raise(Runtime& runtime, const std::function<bool()>& ready, std::optional<double> timeout_s,
                    const std::function<bool()>& far = {});
 
+// Runs the runtime's reactor in this thread for so many seconds.
+void drive(Runtime& runtime, double seconds);
+
 // For a Pending<T>: `convert` makes the Python value.
 template <class T, class Convert>
 Operation make_operation(std::shared_ptr<Runtime> runtime, std::shared_ptr<Pending<T>> pending, Convert convert) {

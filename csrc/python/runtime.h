@@ -58,6 +58,10 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   io::Network& master_network() { return parts_->master_routed; }
   const rpc::Security& security() const { return *parts_->access.security; }
 
+  // Under the lock: whether small messages that are sent outside of a turn wait for the next turn or let_go().
+  void gather(bool on) { parts_->driver.reactor().gather(on); }
+  void let_go() { parts_->driver.reactor().let_go(); }
+
   // Blocks until `ready` (under the lock), the timeout or a signal that Python wants to see. `far`: see Driver.
   bool wait(const std::function<bool()>& ready, std::optional<double> timeout_s, const std::function<bool()>& far = {});
 

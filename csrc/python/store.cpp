@@ -1,10 +1,9 @@
-// The pool in Python: a client (with a node and a master of its own where asked), and the two servers.
+// The pool in Python: a client, with a node and a master of its own where asked.
 #include <pybind11/stl.h>
-
-#include <ctime>
 
 #include "python/bindings.h"
 #include "python/operation.h"
+#include "python/tenant.h"
 #include "store/embedded.h"
 
 namespace moontide::python {
@@ -13,70 +12,39 @@ namespace {
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
 using Lengths = std::vector<Result<uint64_t>>;
 
-store::MasterOptions master_options(const std::string& listen, double lease_s, const std::string& eviction) {
-  store::MasterOptions options;
-  options.listen = listen;
-  options.eviction = eviction;
-  options.catalog.lease_ns = to_ns(lease_s, "lease");
-  // Within a process nobody was before this master.
-  options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
-  // Whoever starts a master elects it, and has the wall clock: a master that remembers nothing begins above all earlier
-  // ones even before a node has told it of them. (A clock that went back: nodes raise the term, by kTermStepMax at
-  // most; beyond that they are refused by name until the clock is right or they are restarted.)
-  options.elector_term = static_cast<uint32_t>(std::time(nullptr));
-  return options;
-}
-
-std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& master, uint64_t lend) {
-  store::NodeOptions options;
-  options.master = master;
-  auto arena = value_or_raise(memory::Arena::create(lend, "moontide-pool"));
-  return value_or_raise(
-      store::Node::create(runtime.reactor(), runtime.master_network(), runtime.engine(), std::move(arena), options));
-}
-
-// A handle of Python's on something that lives on the reactor: closed under the lock, at the latest with the runtime.
-template <class T>
-class Tenant {
+// `gathers`: what it sends waits for let_go(), for a caller that begins many things and then says so.
+class ClientHandle : public Tenant<store::Member> {
  public:
-  Tenant(std::shared_ptr<Runtime> runtime, std::shared_ptr<T> value)
-      : runtime_(std::move(runtime)), value_(std::move(value)) {}
-  Tenant(Tenant&&) noexcept = default;
-  ~Tenant() { close(); }
+  ClientHandle(Tenant<store::Member> tenant, bool gathers)
+      : Tenant<store::Member>(std::move(tenant)), gathers_(gathers) {}
 
-  // Runs `use` with the value under the lock and without the GIL.
   template <class Use>
-  auto with(Use use) const {
-    py::gil_scoped_release nogil;
-    auto held = lock_or_raise(*runtime_);
-    auto value = value_.lock();
-    if (!value) raise({Code::kClosed, "it was closed"});
-    return use(*value);
+  auto begin(Use use) const {
+    return with([&](store::Member& member) {
+      const Gathering gathering(*runtime(), gathers_);
+      use(member);
+    });
   }
-  void close() {
-    if (!runtime_ || runtime_->forked()) return;
+  void let_go() const {
+    if (!gathers_) return;
     py::gil_scoped_release nogil;
-    auto held = runtime_->lock();
-    if (!held) return;
-    if (auto value = value_.lock()) runtime_->detach(value);
+    auto held = runtime()->lock();
+    if (held) runtime()->let_go();
   }
-  const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
 
  private:
-  std::shared_ptr<Runtime> runtime_;
-  std::weak_ptr<T> value_;
+  struct Gathering {
+    Gathering(Runtime& of, bool on) : runtime(of) { runtime.gather(on); }
+    ~Gathering() { runtime.gather(false); }
+    Gathering(const Gathering&) = delete;
+    Gathering& operator=(const Gathering&) = delete;
+    Runtime& runtime;
+  };
+  bool gathers_;
 };
 
-template <class T>
-Tenant<T> settle_in(const std::shared_ptr<Runtime>& runtime, std::shared_ptr<T> value) {
-  runtime->attach(value);
-  return Tenant<T>(runtime, std::move(value));
-}
-
-using ClientHandle = Tenant<store::Member>;
-
 ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend,
-                         double lease_s, const std::string& eviction) {
+                         double lease_s, const std::string& eviction, bool gathers) {
   py::gil_scoped_release nogil;
   auto held = lock_or_raise(*runtime);
   store::MemberOptions options;
@@ -86,10 +54,47 @@ ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::str
   options.master_options.eviction = eviction;
   std::shared_ptr<store::Member> member = value_or_raise(
       store::Member::create(runtime->reactor(), runtime->master_network(), runtime->engine(), std::move(options)));
-  return settle_in(runtime, std::move(member));
+  return {settle_in(runtime, std::move(member)), gathers};
 }
 
 // --- values ---
+
+constexpr size_t kKeyBytesMax = catalog::kMaxKeyBytes;
+
+// The bytes of texts and bytes. INVALID: empty, too long, of another type.
+std::vector<std::string> to_keys(const py::sequence& given) {
+  std::vector<std::string> keys;
+  keys.reserve(given.size());
+  for (const py::handle key : given) {
+    const char* at = nullptr;
+    Py_ssize_t length = 0;
+    if (PyBytes_Check(key.ptr())) {
+      at = PyBytes_AS_STRING(key.ptr());
+      length = PyBytes_GET_SIZE(key.ptr());
+    } else if (PyUnicode_Check(key.ptr())) {
+      at = PyUnicode_AsUTF8AndSize(key.ptr(), &length);
+      if (at == nullptr) throw py::error_already_set();
+    } else {
+      raise({Code::kInvalid, std::string("a key is str or bytes, not ") + Py_TYPE(key.ptr())->tp_name});
+    }
+    if (length < 1 || static_cast<size_t>(length) > kKeyBytesMax) {
+      raise(
+          {Code::kInvalid, "a key has 1 to " + std::to_string(kKeyBytesMax) + " bytes, not " + std::to_string(length)});
+    }
+    keys.emplace_back(at, static_cast<size_t>(length));
+  }
+  return keys;
+}
+
+// Whether each is there; what is neither OK nor NOT_FOUND is raised.
+py::list found_list(const std::vector<Code>& codes) {
+  py::list out(codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    if (codes[i] != Code::kOk && codes[i] != Code::kNotFound) raise({codes[i], "the master cannot say"});
+    out[i] = py::bool_(codes[i] == Code::kOk);
+  }
+  return out;
+}
 
 py::list lengths_list(const Lengths& results) {
   py::list out(results.size());
@@ -138,6 +143,8 @@ struct BatchHandle {
   Operation quieted() const {
     return {outcome.runtime, quiet, [] { return py::none(); }};
   }
+  // Both at once: quiet comes after the outcome.
+  Operation finished() const { return {outcome.runtime, quiet, outcome.result}; }
 };
 
 // Addresses that a user passes as numbers are read and written only where they are registered.
@@ -156,7 +163,7 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
   auto quiet = std::make_shared<Completion>();
   auto native = std::make_shared<store::OperationRef>();  // kept for its results, until quiet
   BatchHandle handle{make_operation<Lengths>(client.runtime(), pending, lengths_list), quiet, {}};
-  client.with([&](store::Member& member) {
+  client.begin([&](store::Member& member) {
     store::OperationOptions options;
     options.timeout_ns = timeout_ns(timeout_s);
     options.trace = std::move(trace);
@@ -213,7 +220,7 @@ BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys
 template <class T, class Start, class Convert>
 Operation ask(const ClientHandle& client, Start start, Convert convert) {
   auto pending = std::make_shared<Pending<T>>();
-  client.with([&](store::Member& member) {
+  client.begin([&](store::Member& member) {
     start(member.client(), [pending](Result<T> value) { pending->set(std::move(value)); });
   });
   return make_operation<T>(client.runtime(), pending, convert);
@@ -221,63 +228,13 @@ Operation ask(const ClientHandle& client, Start start, Convert convert) {
 
 // One code per key.
 template <void (store::Client::*kAsk)(std::vector<std::string> keys, int64_t timeout_ns, store::Client::CodesDone done)>
-Operation ask_about(const ClientHandle& client, std::vector<std::string> keys, std::optional<double> timeout) {
+Operation ask_about(const ClientHandle& client, const py::sequence& given, std::optional<double> timeout,
+                    py::list (*convert)(const std::vector<Code>&)) {
+  auto keys = to_keys(given);
   return ask<std::vector<Code>>(
       client,
       [&](store::Client& native, auto set) { (native.*kAsk)(std::move(keys), timeout_ns(timeout), std::move(set)); },
-      codes_list);
-}
-
-py::dict counts_dict(const wire::PoolStatsReply& reply) {
-  py::dict out;
-  for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
-  return out;
-}
-
-const char* state_name(catalog::NodeState state) {
-  switch (state) {
-    case catalog::NodeState::kJoining:
-      return "joining";
-    case catalog::NodeState::kReady:
-      return "ready";
-    case catalog::NodeState::kAway:
-      return "away";
-  }
-  return "?";
-}
-
-// What the master knows of each node.
-py::list node_list(const Tenant<store::Master>& master) {
-  struct Row {
-    catalog::NodeId id;
-    std::string address;
-    catalog::NodeState state;
-    uint64_t capacity, committed, unfinished, retiring, hard, objects;
-  };
-  auto rows = master.with([](store::Master& m) {
-    std::vector<Row> found;
-    for (const auto& [id, node] : m.catalog().nodes()) {
-      found.push_back({id, node.address, node.state, node.capacity_bytes, node.committed_bytes, node.unfinished_bytes,
-                       node.retiring_bytes, node.hard_bytes, node.committed_count()});
-    }
-    return found;
-  });
-  py::list out;
-  for (const Row& row : rows) {
-    py::dict item;
-    item["instance"] = row.id.text();
-    item["address"] = row.address;
-    item["state"] = state_name(row.state);
-    item["tier"] = "dram";
-    item["capacity_bytes"] = row.capacity;
-    item["committed_bytes"] = row.committed;
-    item["unfinished_bytes"] = row.unfinished;
-    item["retiring_bytes"] = row.retiring;
-    item["hard_pinned_bytes"] = row.hard;
-    item["objects"] = row.objects;
-    out.append(std::move(item));
-  }
-  return out;
+      convert);
 }
 
 py::dict counters(const ClientHandle& client) {
@@ -304,33 +261,6 @@ py::dict counters(const ClientHandle& client) {
   return out;
 }
 
-py::dict node_stats(const Tenant<store::Node>& handle) {
-  store::StorageCounters c;
-  uint64_t capacity = 0, allocated = 0, largest_free = 0;
-  size_t entries = 0, jobs = 0;
-  handle.with([&](store::Node& node) {
-    const store::Storage& storage = node.storage();
-    c = storage.counters();
-    capacity = storage.segment().extents().size();
-    allocated = storage.segment().extents().used();
-    largest_free = storage.segment().extents().largest_free();
-    entries = storage.segment().inventory().size();
-    jobs = storage.jobs();
-  });
-  py::dict out;
-  out["capacity_bytes"] = capacity;
-  out["allocated_bytes"] = allocated;
-  out["largest_free_bytes"] = largest_free;
-  out["entries"] = entries;
-  out["pulls_under_way"] = jobs;
-  out["pulls"] = c.pulls;
-  out["pulled_bytes"] = c.pulled_bytes;
-  out["pulls_refused"] = c.refused;
-  out["pulls_failed"] = c.failed;
-  out["retired"] = c.retired;
-  return out;
-}
-
 void bind_batch(py::module_& m) {
   py::class_<BatchHandle>(m, "Batch", "Puts or gets under way: one result per key.")
       .def_property_readonly("done", [](const BatchHandle& b) { return b.outcome.done(); })
@@ -345,14 +275,15 @@ void bind_batch(py::module_& m) {
           },
           py::arg("notifier"), py::arg("token"))
       .def("quieted", &BatchHandle::quieted)
+      .def("finished", &BatchHandle::finished)
       .def("cancel", &BatchHandle::cancel);
 }
 
 void bind_client(py::module_& m) {
-  using Keys = std::vector<std::string>;
   py::class_<ClientHandle>(m, "StoreClient")
       .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"),
-           py::arg("eviction"))
+           py::arg("eviction"), py::arg("gathers") = false)
+      .def("let_go", &ClientHandle::let_go)
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
            py::arg("retained") = Retained{})
@@ -360,17 +291,30 @@ void bind_client(py::module_& m) {
            py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def(
           "stat",
-          [](const ClientHandle& h, Keys keys, std::optional<double> timeout) {
+          [](const ClientHandle& h, const py::sequence& given, std::optional<double> timeout) {
+            auto keys = to_keys(given);
             return ask<Lengths>(
                 h, [&](store::Client& c, auto set) { c.lengths(std::move(keys), timeout_ns(timeout), std::move(set)); },
                 lengths_list);
           },
           py::arg("keys"), py::arg("timeout") = py::none())
-      .def("exists", &ask_about<&store::Client::exists>, py::arg("keys"), py::arg("timeout") = py::none())
-      .def("remove", &ask_about<&store::Client::remove>, py::arg("keys"), py::arg("timeout") = py::none())
+      .def(
+          "exists",
+          [](const ClientHandle& h, const py::sequence& keys, std::optional<double> timeout) {
+            return ask_about<&store::Client::exists>(h, keys, timeout, found_list);
+          },
+          py::arg("keys"), py::arg("timeout") = py::none())
+      .def(
+          "remove",
+          [](const ClientHandle& h, const py::sequence& keys, std::optional<double> timeout) {
+            return ask_about<&store::Client::remove>(h, keys, timeout, codes_list);
+          },
+          py::arg("keys"), py::arg("timeout") = py::none())
       .def(
           "keep",
-          [](const ClientHandle& h, Keys keys, const Retained& retained, std::optional<double> timeout) {
+          [](const ClientHandle& h, const py::sequence& given, const Retained& retained,
+             std::optional<double> timeout) {
+            auto keys = to_keys(given);
             return ask<std::vector<Code>>(
                 h,
                 [&](store::Client& c, auto set) {
@@ -416,46 +360,6 @@ void bind_client(py::module_& m) {
 void bind_store(py::module_& m) {
   bind_batch(m);
   bind_client(m);
-  using MasterHandle = Tenant<store::Master>;
-  py::class_<MasterHandle>(m, "Master")
-      .def(py::init([](const std::string& listen, double lease, const std::string& eviction, const Access& access) {
-             py::gil_scoped_release nogil;
-             auto runtime = Runtime::create_bare(0, access);
-             auto held = lock_or_raise(*runtime);
-             std::shared_ptr<store::Master> master = value_or_raise(store::Master::create(
-                 runtime->reactor(), runtime->master_network(), master_options(listen, lease, eviction)));
-             return settle_in(runtime, std::move(master));
-           }),
-           py::arg("listen"), py::arg("lease"), py::arg("eviction"), py::arg("access"))
-      .def_property_readonly("refusals", [](const MasterHandle& h) { return refusals(*h.runtime()); })
-      .def_property_readonly("address",
-                             [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
-      .def_property_readonly("term",
-                             [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
-      .def("stats",
-           [](const MasterHandle& h) { return counts_dict(h.with([](store::Master& m) { return m.stats(); })); })
-      .def("nodes", &node_list)
-      .def("close", [](MasterHandle& h) {
-        h.close();
-        py::gil_scoped_release nogil;
-        h.runtime()->close();
-      });
-  using NodeHandle = Tenant<store::Node>;
-  py::class_<NodeHandle>(m, "Node")
-      .def(py::init([](const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend) {
-             py::gil_scoped_release nogil;
-             auto held = lock_or_raise(*runtime);
-             return settle_in(runtime, std::shared_ptr<store::Node>(make_node(*runtime, master, lend)));
-           }),
-           py::arg("runtime"), py::arg("master"), py::arg("lend"))
-      .def_property_readonly("joined",
-                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
-      .def_property_readonly("term",
-                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.term(); }); })
-      .def("stats", &node_stats)
-      .def_property_readonly("last_error",
-                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.last_error(); }); })
-      .def("close", &NodeHandle::close);
 }
 
 }  // namespace moontide::python

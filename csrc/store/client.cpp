@@ -163,7 +163,7 @@ void Client::keep(std::vector<std::string> keys, const catalog::Retention& reten
 void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done) {
   struct Gather {
     std::vector<Result<uint64_t>> lengths;
-    size_t left = 1;
+    size_t left = 0;
     std::optional<Error> error;
     LengthsDone done;
     void finish() {
@@ -183,6 +183,10 @@ void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsD
     } else {
       unknown.push_back(i);
     }
+  }
+  if (unknown.empty()) {
+    ++gather->left;
+    return reactor_.post([gather] { gather->finish(); });
   }
   for (size_t from = 0; from < unknown.size(); from += wire::kStoreItemsMax) {
     std::vector<size_t> chunk(
@@ -204,7 +208,6 @@ void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsD
       gather->finish();
     });
   }
-  reactor_.post([gather] { gather->finish(); });
 }
 
 void Client::list(const std::string& prefix, const std::string& start_after, uint32_t limit, int64_t timeout_ns,

@@ -88,6 +88,70 @@ TEST_CASE("64 MiB arrive in the sink's memory, over tcp and a local socket") {
   CHECK_FALSE(sink.ended);
 }
 
+TEST_CASE("what is written in one turn goes out at its end, in order, and not before") {
+  EpollReactor reactor;
+  SocketNetwork network(reactor);
+  std::string address;
+  SUBCASE("tcp") { address = "127.0.0.1:0"; }
+  SUBCASE("local") { address = unique_local(); }
+  Pair pair = connect_pair(reactor, network, address);
+  RecordingSink sink;
+  pair.server->start(sink);
+  const Bytes long_one = pattern(100u << 10, 1);
+  size_t waiting = 0;
+  reactor.post([&] {
+    pair.client->write(as_bytes("first "));
+    pair.client->write(as_bytes("second "));
+    waiting = pair.client->pending();
+    pair.client->write(long_one);
+    pair.client->write_reference(as_bytes("third"), [](Result<> outcome) { CHECK(outcome); });
+  });
+  REQUIRE(run_until(reactor, [&] { return sink.data.size() == 18 + long_one.size(); }));
+  CHECK(waiting == 13);
+  CHECK(sink.text().starts_with("first second "));
+  CHECK(sink.text().ends_with("third"));
+  CHECK(pair.client->pending() == 0);
+}
+
+TEST_CASE("outside of turns a write goes out at once, or where it is gathered by the next turn or when let go") {
+  EpollReactor reactor;
+  SocketNetwork network(reactor);
+  Pair pair = connect_pair(reactor, network, "127.0.0.1:0");
+  RecordingSink sink;
+  pair.server->start(sink);
+  pair.client->write(as_bytes("a"));
+  CHECK(pair.client->pending() == 0);
+  reactor.gather(true);
+  pair.client->write(as_bytes("b"));
+  pair.client->write(as_bytes("c"));
+  reactor.gather(false);
+  CHECK(pair.client->pending() == 2);
+  pair.client->write(as_bytes("d"));  // behind those that wait
+  CHECK(pair.client->pending() == 3);
+  reactor.let_go();
+  CHECK(pair.client->pending() == 0);
+  reactor.gather(true);
+  pair.client->write(as_bytes("e"));
+  reactor.gather(false);
+  CHECK(reactor.prepare_wait(INT64_MAX) == INT64_MIN);  // nobody sleeps over it
+  REQUIRE(run_until(reactor, [&] { return sink.data.size() == 5; }));
+  CHECK(sink.text() == "abcde");
+}
+
+TEST_CASE("a stream that is closed in the turn of its last words has said them, and is asked for nothing later") {
+  EpollReactor reactor;
+  SocketNetwork network(reactor);
+  Pair pair = connect_pair(reactor, network, "127.0.0.1:0");
+  RecordingSink sink;
+  pair.server->start(sink);
+  reactor.post([&] {
+    pair.client->write(as_bytes("good bye"));
+    pair.client.reset();
+  });
+  REQUIRE(run_until(reactor, [&] { return sink.closes == 1; }));
+  CHECK(sink.text() == "good bye");
+}
+
 TEST_CASE("many small writes keep their order and every reference is given back once, in order") {
   EpollReactor reactor;
   SocketNetwork network(reactor);

@@ -247,6 +247,30 @@ TEST_CASE("regions: unregistering one of two registrations of the same memory wa
   CHECK(back == 2);
 }
 
+TEST_CASE("regions: peers are told of what they may use or find by name, and of nothing else") {
+  contract::MakePair make;
+  for (const auto& [name, candidate] : contract::all_pairs()) {
+    if (name == "sim tcp") make = candidate;
+  }
+  auto pair = make();
+  Bytes memory(400);
+  auto add = [&](size_t at, uint8_t access, const char* name) {
+    return *pair->owner().add_region(memory.data() + at, 100, access, name);
+  };
+  auto early = add(0, kLocal, "");
+  auto link = pair->open();
+  auto private_one = add(100, kLocal, "");
+  auto named = add(200, kLocal, "named");
+  auto read = add(300, kReadable, "");
+  REQUIRE(pair->run_until([&] { return link->regions().contains(read->id); }));
+  CHECK(link->regions().contains(named->id));
+  CHECK_FALSE(link->regions().contains(early->id));
+  CHECK_FALSE(link->regions().contains(private_one->id));
+  for (const auto& region : {early, private_one, named, read}) REQUIRE(pair->owner().remove_region(region->id, {}));
+  REQUIRE(pair->run_until([&] { return !link->regions().contains(read->id); }));
+  CHECK_FALSE(link->regions().contains(named->id));
+}
+
 TEST_CASE("regions: operations of a pool's client may use memory that overlaps, registered or not") {
   Alone alone(self_only());
   store::TemporaryRegions regions(*alone.engine);

@@ -27,6 +27,8 @@ __all__ = ["master"]
     "http_token_file",
     "lease",
     "eviction",
+    "max_objects",
+    "server_spin_us",
     "log_level",
     listen="HOST:PORT",
     secret_file="FILE",
@@ -39,6 +41,8 @@ __all__ = ["master"]
     http_token_file="FILE",
     lease="TIME",
     eviction="NAME",
+    max_objects="COUNT",
+    server_spin_us="COUNT",
 )
 def master(config: Config) -> None:
     """Run the pool's master: it knows what lies where; no byte of an object passes it.
@@ -54,7 +58,8 @@ def master(config: Config) -> None:
 
     set_up_logging(config)
     segments = SegmentService()
-    server = Master(listening_address(config.listen), config.lease, config.eviction, access_of(config))
+    listen, access = listening_address(config.listen), access_of(config)
+    server = Master(listen, config.lease, config.eviction, access, config.max_objects, config.server_spin_us)
     try:
         with contextlib.ExitStack() as ends:
             route_sets = [segments.routes()]
@@ -73,6 +78,7 @@ def master(config: Config) -> None:
             serve_until_signal(
                 f"moontide master at {server.address}, term {server.term}{http}",
                 refusal_news(lambda: server.refusals),
+                server.drive if config.server_spin_us else None,
             )
     finally:
         server.close()

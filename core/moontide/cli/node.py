@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
 from moontide.access import resolve
@@ -26,6 +28,7 @@ __all__ = ["node"]
     "insecure_listen",
     "http_listen",
     "local_reads",
+    "server_spin_us",
     "log_level",
     master="HOST:PORT",
     lend="SIZE",
@@ -37,6 +40,7 @@ __all__ = ["node"]
     tls_ca="FILE",
     insecure_listen="BOOL",
     http_listen="HOST:PORT",
+    server_spin_us="COUNT",
 )
 def node(config: Config) -> None:
     """Lend memory of this machine to the pool. What lies in it goes when this process ends."""
@@ -50,7 +54,8 @@ def node(config: Config) -> None:
         raise Invalid("a node needs --master HOST:PORT (or MOONTIDE_MASTER)")
     if config.lend == 0:
         raise Invalid("a node needs --lend SIZE, for example --lend 256MiB")
-    with Engine(config=config) as engine:
+    spin_us = config.server_spin_us or config.spin_us
+    with Engine(config=dataclasses.replace(config, spin_us=spin_us)) as engine:
         lender = Node(engine._runtime, resolve(config.master, option="master"), config.lend)
         refused = refusal_news(engine.refusals)
         joined = False
@@ -65,4 +70,4 @@ def node(config: Config) -> None:
         collectors = (Collector(node=engine.metrics), node_collector(lender.stats))
         with observed(config, collectors, {"node": engine.dump}) as http:
             announce = f"moontide node at {engine.address} lends {config.lend} bytes to {config.master}{http}"
-            serve_until_signal(announce, watch)
+            serve_until_signal(announce, watch, engine.drive if config.server_spin_us else None)

@@ -25,16 +25,26 @@ def refusal_news(refusals: Callable[[], tuple[int, str]]) -> Callable[[], str | 
     return watch
 
 
-def serve_until_signal(announce: str, watch: Callable[[], str | None] | None = None) -> None:
+_WATCH_S = 0.5
+
+
+def serve_until_signal(
+    announce: str, watch: Callable[[], str | None] | None = None, drive: Callable[[float], None] | None = None
+) -> None:
     """Prints `announce` on standard output and returns at SIGTERM or SIGINT.
 
-    `watch` is asked twice a second for news to log on standard error.
+    `watch` is asked twice a second for news to log on standard error. `drive(seconds)`: what this thread does between
+    these questions, for a server that polls.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     print(announce, flush=True)
-    while not stop.wait(0.5):
+    while not stop.is_set():
+        if drive is not None:
+            drive(_WATCH_S)
+        elif stop.wait(_WATCH_S):
+            break
         news = watch() if watch is not None else None
         if news:
             print(news, file=sys.stderr, flush=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from moontide import _core
 from moontide.access import resolve
@@ -14,6 +14,8 @@ from moontide.errors import Invalid, MoontideError
 from moontide.observe.traces import Trace, trace_text
 from moontide.store.procedures import (
     Key,
+    LetGo,
+    Native,
     ObjectInfo,
     Procedures,
     encode_key,
@@ -25,6 +27,7 @@ from moontide.store.procedures import (
 
 __all__ = ["AsyncStore", "Store"]
 
+T = TypeVar("T")
 Part = tuple[int, int]
 """(address, bytes) inside registered memory of the store's engine"""
 
@@ -34,6 +37,8 @@ _COMMITS = {"sync": False, "async": True}
 
 class _Base:
     """What `Store` and `AsyncStore` share; `Store` says what the arguments are."""
+
+    _gathers = False
 
     def __init__(
         self, master: str | None = None, *, lend: int = 0, engine: Engine | None = None, config: Config | None = None
@@ -45,12 +50,15 @@ class _Base:
         self.engine = Engine(config=config) if engine is None else engine
         try:
             where = resolve(master, option="master") if master else ""
-            self._client = _core.StoreClient(self.engine._runtime, where, lend, config.lease, config.eviction)
+            self._client = _core.StoreClient(
+                self.engine._runtime, where, lend, config.lease, config.eviction, self._gathers
+            )
         except BaseException:
             if self._own_engine:
                 self.engine.close()
             raise
         self._procedures = Procedures(self._client)
+        self._let_go = LetGo(self._client)
 
     def put_parts(
         self,
@@ -75,17 +83,17 @@ class _Base:
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
         raw = [encode_key(key) for key in keys]
-        return operation_of(
-            self._client.put(
-                raw,
-                _as_lists(parts),
-                _COMMITS[commit],
-                registered=True,
-                trace=trace_text(trace),
-                prefix=prefix,
-                retained=retained(pin, ttl),
-            )
+        batch = self._client.put(
+            raw,
+            _as_lists(parts),
+            _COMMITS[commit],
+            registered=True,
+            trace=trace_text(trace),
+            prefix=prefix,
+            retained=retained(pin, ttl),
         )
+        self._client.let_go()
+        return operation_of(batch)
 
     def get_parts(
         self, keys: Sequence[Key], parts: Sequence[Sequence[Part]], *, trace: Trace = ""
@@ -97,7 +105,9 @@ class _Base:
         `put_parts`.
         """
         raw = [encode_key(key) for key in keys]
-        return operation_of(self._client.get(raw, _as_lists(parts), registered=True, trace=trace_text(trace)))
+        batch = self._client.get(raw, _as_lists(parts), registered=True, trace=trace_text(trace))
+        self._client.let_go()
+        return operation_of(batch)
 
     def counters(self) -> dict[str, int]:
         """What this client did: numbers of calls, misses and failures; bytes where the name says so."""
@@ -265,8 +275,14 @@ class Store(_Base):
 class AsyncStore(_Base):
     """The pool for asyncio: the methods of `Store` as coroutines, with the same arguments, results and errors.
 
-    A cancelled call is cancelled in the pool as well; its memory is kept until nothing touches it.
+    A cancelled call is cancelled in the pool as well; its memory is kept until nothing touches it. What tasks begin
+    in one turn of their loop goes to the master together.
     """
+
+    _gathers = True
+
+    async def _run(self, procedure: Coroutine[Native, Any, T]) -> T:
+        return await run_awaiting(procedure, self._let_go.soon)
 
     async def put(
         self, key: Key, value: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
@@ -285,7 +301,7 @@ class AsyncStore(_Base):
         trace: Trace = "",
     ) -> list[MoontideError | None]:
         """See `Store.put_many`."""
-        return await run_awaiting(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl)))
+        return await self._run(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl)))
 
     async def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
         """See `Store.keep`."""
@@ -297,33 +313,33 @@ class AsyncStore(_Base):
         self, keys: Sequence[Key], *, pin: str = "none", ttl: float | None = None
     ) -> list[MoontideError | None]:
         """See `Store.keep_many`."""
-        return await run_awaiting(self._procedures.keep_many(keys, retained(pin, ttl)))
+        return await self._run(self._procedures.keep_many(keys, retained(pin, ttl)))
 
     async def get(self, key: Key, *, trace: Trace = "") -> bytes:
         """See `Store.get`."""
-        return await run_awaiting(self._procedures.get(key, trace_text(trace)))
+        return await self._run(self._procedures.get(key, trace_text(trace)))
 
     async def get_into(self, key: Key, buffer: object) -> int:
         """See `Store.get_into`."""
-        return await run_awaiting(self._procedures.get_into(key, buffer))
+        return await self._run(self._procedures.get_into(key, buffer))
 
     async def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """See `Store.get_many`."""
-        return await run_awaiting(self._procedures.get_many(keys, trace_text(trace)))
+        return await self._run(self._procedures.get_many(keys, trace_text(trace)))
 
     async def put_tensors(
         self, key: Key, tree: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
     ) -> None:
         """See `Store.put_tensors`."""
-        await run_awaiting(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
+        await self._run(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
 
     async def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
         """See `Store.get_tensors`."""
-        return await run_awaiting(self._procedures.get_tensors(key, framework, trace_text(trace)))
+        return await self._run(self._procedures.get_tensors(key, framework, trace_text(trace)))
 
     async def get_tensors_into(self, key: Key, tree: object, *, trace: Trace = "") -> None:
         """See `Store.get_tensors_into`."""
-        await run_awaiting(self._procedures.get_tensors_into(key, tree, trace_text(trace)))
+        await self._run(self._procedures.get_tensors_into(key, tree, trace_text(trace)))
 
     async def exists(self, key: Key) -> bool:
         """See `Store.exists`."""
@@ -331,7 +347,7 @@ class AsyncStore(_Base):
 
     async def exists_many(self, keys: Sequence[Key]) -> list[bool]:
         """See `Store.exists_many`."""
-        return await run_awaiting(self._procedures.exists_many(keys))
+        return await self._run(self._procedures.exists_many(keys))
 
     async def stat(self, key: Key) -> ObjectInfo:
         """See `Store.stat`."""
@@ -342,7 +358,7 @@ class AsyncStore(_Base):
 
     async def stat_many(self, keys: Sequence[Key]) -> list[ObjectInfo | MoontideError]:
         """See `Store.stat_many`."""
-        return await run_awaiting(self._procedures.stat_many(keys))
+        return await self._run(self._procedures.stat_many(keys))
 
     async def remove(self, key: Key) -> None:
         """See `Store.remove`."""
@@ -352,15 +368,15 @@ class AsyncStore(_Base):
 
     async def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
         """See `Store.remove_many`."""
-        return await run_awaiting(self._procedures.remove_many(keys))
+        return await self._run(self._procedures.remove_many(keys))
 
     async def list(self, prefix: Key = b"", *, start_after: Key = b"", limit: int | None = None) -> list[ObjectInfo]:
         """See `Store.list`."""
-        return await run_awaiting(self._procedures.list(prefix, start_after=start_after, limit=limit))
+        return await self._run(self._procedures.list(prefix, start_after=start_after, limit=limit))
 
     async def stats(self) -> dict[str, int]:
         """See `Store.stats`."""
-        return await run_awaiting(self._procedures.stats())
+        return await self._run(self._procedures.stats())
 
     async def close(self) -> None:
         """See `Store.close`."""

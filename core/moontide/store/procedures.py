@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moontide import _core
@@ -18,6 +18,7 @@ from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
 __all__ = [
     "NOT_RETAINED",
     "Key",
+    "LetGo",
     "Native",
     "ObjectInfo",
     "Procedures",
@@ -79,8 +80,8 @@ def run_blocking(procedure: Coroutine[Native, Any, T], timeout: float | None = N
             failure = error
 
 
-async def run_awaiting(procedure: Coroutine[Native, Any, T]) -> T:
-    """Runs a procedure in the running event loop."""
+async def run_awaiting(procedure: Coroutine[Native, Any, T], begun: Callable[[], None]) -> T:
+    """Runs a procedure in the running event loop. `begun` is called where something began that is waited for."""
     answer: Any = None
     failure: BaseException | None = None
     while True:
@@ -90,10 +91,30 @@ async def run_awaiting(procedure: Coroutine[Native, Any, T]) -> T:
             result: T = end.value
             return result
         answer, failure = None, None
+        begun()
         try:
             answer = await _Native(operation)
         except BaseException as error:
             failure = error
+
+
+class LetGo:
+    """Lets what a client gathered go once per turn of the event loop: what tasks begin in it goes out together."""
+
+    def __init__(self, client: _core.StoreClient) -> None:
+        self._client = client
+        self._coming = False
+
+    def soon(self) -> None:
+        if not self._coming:
+            import asyncio  # see moontide._waiting
+
+            asyncio.get_running_loop().call_soon(self._now)
+            self._coming = True
+
+    def _now(self) -> None:
+        self._coming = False
+        self._client.let_go()
 
 
 class _Native:
@@ -144,11 +165,11 @@ class Procedures:
 
         Left early (a cancelled task, a signal) the batch is cancelled and the memory kept until it is quiet.
         """
-        with self._unquiet_lock:
-            self._unquiet[:] = [item for item in self._unquiet if not item[0].quiet]
+        if self._unquiet:
+            with self._unquiet_lock:
+                self._unquiet[:] = [item for item in self._unquiet if not item[0].quiet]
         try:
-            results: list[Any] = await _Wait(batch)
-            await _Wait(batch.quieted())
+            results: list[Any] = await _Wait(batch.finished())
         except BaseException:
             batch.cancel()
             with self._unquiet_lock:
@@ -275,11 +296,8 @@ class Procedures:
             fill_tree(await self.get_buffer(key, trace), packed, places)
 
     async def exists_many(self, keys: Sequence[Key]) -> list[bool]:
-        found = await _Wait(self._client.exists([encode_key(key) for key in keys]))
-        for result in found:
-            if isinstance(result, MoontideError) and not isinstance(result, NotFound):
-                raise result
-        return [not isinstance(result, MoontideError) for result in found]
+        found: list[bool] = await _Wait(self._client.exists(keys))
+        return found
 
     async def stat_many(self, keys: Sequence[Key]) -> list[ObjectInfo | MoontideError]:
         raw = [encode_key(key) for key in keys]
@@ -290,11 +308,11 @@ class Procedures:
         ]
 
     async def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:
-        outcome = await _Wait(self._client.remove([encode_key(key) for key in keys]))
+        outcome = await _Wait(self._client.remove(keys))
         return [result if isinstance(result, MoontideError) else None for result in outcome]
 
     async def keep_many(self, keys: Sequence[Key], retained: Retained) -> list[MoontideError | None]:
-        outcome = await _Wait(self._client.keep([encode_key(key) for key in keys], retained))
+        outcome = await _Wait(self._client.keep(keys, retained))
         return [result if isinstance(result, MoontideError) else None for result in outcome]
 
     async def list(self, prefix: Key = b"", *, start_after: Key = b"", limit: int | None = None) -> list[ObjectInfo]:

@@ -1,0 +1,161 @@
+// The pool's two servers in Python: its master, and a node.
+#include <pybind11/stl.h>
+
+#include <ctime>
+
+#include "python/bindings.h"
+#include "python/operation.h"
+#include "python/tenant.h"
+#include "store/master.h"
+#include "store/node.h"
+
+namespace moontide::python {
+namespace {
+
+store::MasterOptions master_options(const std::string& listen, double lease_s, const std::string& eviction,
+                                    size_t max_objects) {
+  store::MasterOptions options;
+  options.catalog.max_objects = max_objects;
+  options.listen = listen;
+  options.eviction = eviction;
+  options.catalog.lease_ns = to_ns(lease_s, "lease");
+  // Within a process nobody was before this master.
+  options.earlier_lease_ns = io::InprocNetwork::names(listen) ? 0 : options.catalog.lease_ns;
+  // Whoever starts a master elects it, and has the wall clock: a master that remembers nothing begins above all earlier
+  // ones even before a node has told it of them. (A clock that went back: nodes raise the term, by kTermStepMax at
+  // most; beyond that they are refused by name until the clock is right or they are restarted.)
+  options.elector_term = static_cast<uint32_t>(std::time(nullptr));
+  return options;
+}
+
+std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& master, uint64_t lend) {
+  store::NodeOptions options;
+  options.master = master;
+  auto arena = value_or_raise(memory::Arena::create(lend, "moontide-pool"));
+  return value_or_raise(
+      store::Node::create(runtime.reactor(), runtime.master_network(), runtime.engine(), std::move(arena), options));
+}
+
+py::dict node_stats(const Tenant<store::Node>& handle) {
+  store::StorageCounters c;
+  uint64_t capacity = 0, allocated = 0, largest_free = 0;
+  size_t entries = 0, jobs = 0;
+  handle.with([&](store::Node& node) {
+    const store::Storage& storage = node.storage();
+    c = storage.counters();
+    capacity = storage.segment().extents().size();
+    allocated = storage.segment().extents().used();
+    largest_free = storage.segment().extents().largest_free();
+    entries = storage.segment().inventory().size();
+    jobs = storage.jobs();
+  });
+  py::dict out;
+  out["capacity_bytes"] = capacity;
+  out["allocated_bytes"] = allocated;
+  out["largest_free_bytes"] = largest_free;
+  out["entries"] = entries;
+  out["pulls_under_way"] = jobs;
+  out["pulls"] = c.pulls;
+  out["pulled_bytes"] = c.pulled_bytes;
+  out["pulls_refused"] = c.refused;
+  out["pulls_failed"] = c.failed;
+  out["retired"] = c.retired;
+  return out;
+}
+
+const char* state_name(catalog::NodeState state) {
+  switch (state) {
+    case catalog::NodeState::kJoining:
+      return "joining";
+    case catalog::NodeState::kReady:
+      return "ready";
+    case catalog::NodeState::kAway:
+      return "away";
+  }
+  return "?";
+}
+
+// What the master knows of each node.
+py::list node_list(const Tenant<store::Master>& master) {
+  struct Row {
+    catalog::NodeId id;
+    std::string address;
+    catalog::NodeState state;
+    uint64_t capacity, committed, unfinished, retiring, hard, objects;
+  };
+  auto rows = master.with([](store::Master& m) {
+    std::vector<Row> found;
+    for (const auto& [id, node] : m.catalog().nodes()) {
+      found.push_back({id, node.address, node.state, node.capacity_bytes, node.committed_bytes, node.unfinished_bytes,
+                       node.retiring_bytes, node.hard_bytes, node.committed_count()});
+    }
+    return found;
+  });
+  py::list out;
+  for (const Row& row : rows) {
+    py::dict item;
+    item["instance"] = row.id.text();
+    item["address"] = row.address;
+    item["state"] = state_name(row.state);
+    item["tier"] = "dram";
+    item["capacity_bytes"] = row.capacity;
+    item["committed_bytes"] = row.committed;
+    item["unfinished_bytes"] = row.unfinished;
+    item["retiring_bytes"] = row.retiring;
+    item["hard_pinned_bytes"] = row.hard;
+    item["objects"] = row.objects;
+    out.append(std::move(item));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_servers(py::module_& m) {
+  using MasterHandle = Tenant<store::Master>;
+  py::class_<MasterHandle>(m, "Master")
+      .def(py::init([](const std::string& listen, double lease, const std::string& eviction, const Access& access,
+                       size_t max_objects, uint32_t spin_us) {
+             py::gil_scoped_release nogil;
+             auto runtime = Runtime::create_bare(spin_us * kMicrosecond, access);
+             auto held = lock_or_raise(*runtime);
+             std::shared_ptr<store::Master> master = value_or_raise(store::Master::create(
+                 runtime->reactor(), runtime->master_network(), master_options(listen, lease, eviction, max_objects)));
+             return settle_in(runtime, std::move(master));
+           }),
+           py::arg("listen"), py::arg("lease"), py::arg("eviction"), py::arg("access"), py::arg("max_objects"),
+           py::arg("spin_us"))
+      .def_property_readonly("refusals", [](const MasterHandle& h) { return refusals(*h.runtime()); })
+      .def_property_readonly("address",
+                             [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
+      .def_property_readonly("term",
+                             [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.term(); }); })
+      .def("stats",
+           [](const MasterHandle& h) { return counts_dict(h.with([](store::Master& m) { return m.stats(); })); })
+      .def("nodes", &node_list)
+      .def(
+          "drive", [](const MasterHandle& h, double seconds) { drive(*h.runtime(), seconds); }, py::arg("seconds"))
+      .def("close", [](MasterHandle& h) {
+        h.close();
+        py::gil_scoped_release nogil;
+        h.runtime()->close();
+      });
+  using NodeHandle = Tenant<store::Node>;
+  py::class_<NodeHandle>(m, "Node")
+      .def(py::init([](const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend) {
+             py::gil_scoped_release nogil;
+             auto held = lock_or_raise(*runtime);
+             return settle_in(runtime, std::shared_ptr<store::Node>(make_node(*runtime, master, lend)));
+           }),
+           py::arg("runtime"), py::arg("master"), py::arg("lend"))
+      .def_property_readonly("joined",
+                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
+      .def_property_readonly("term",
+                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.term(); }); })
+      .def("stats", &node_stats)
+      .def_property_readonly("last_error",
+                             [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.last_error(); }); })
+      .def("close", &NodeHandle::close);
+}
+
+}  // namespace moontide::python
