@@ -17,6 +17,8 @@ using ClientId = InstanceId;  // a client process
 
 inline constexpr size_t kMaxKeyBytes = 1024;
 inline constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 46;
+inline constexpr size_t kMaxReplicas = 8;         // of one object
+inline constexpr size_t kMaxPlacementNodes = 64;  // named as preferred or to be avoided
 inline constexpr uint64_t kEntryHeaderBytes = 64;
 inline constexpr uint64_t kEntryAlignment = 64;
 
@@ -103,6 +105,18 @@ struct NodeOrder {
 
 // ---- puts
 
+// Where the objects of a batch of puts are wanted.
+struct Placement {
+  size_t replicas = 1;           // each on another node, 1 to kMaxReplicas
+  std::vector<NodeId> prefer{};  // tried first, in this order
+  std::vector<NodeId> avoid{};   // never used
+};
+
+inline bool placement_valid(const Placement& p) {
+  return p.replicas >= 1 && p.replicas <= kMaxReplicas && p.prefer.size() <= kMaxPlacementNodes &&
+         p.avoid.size() <= kMaxPlacementNodes;
+}
+
 struct PutRequest {
   std::string key{};
   uint64_t length = 0;
@@ -113,22 +127,31 @@ struct PutRequest {
 };
 
 // `code` kOk: the rest says where. kAlreadyExists, kTooLarge, kNoSpace (room is being made: ask again),
-// kUnavailable (no node takes objects now), kInvalid (key).
+// kUnavailable (no node takes objects now), kInvalid (key, placement). Where fewer nodes have room than were asked for,
+// fewer are granted, at least one.
 struct PutGrant {
   Code code = Code::kOk;
   NodeId node{};
+  std::vector<NodeId> further{};  // nodes of further replicas
   Generation generation{};
   uint64_t key_hash = 0;
   uint64_t length = 0;
   int64_t expires_in_ns = 0;
 };
 
+// A replica that landed.
+struct PlacedAt {
+  NodeId node{};
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+};
+
 struct PutPlaced {
   std::string key{};
   Generation generation{};
-  uint64_t offset = 0;
-  uint32_t crc = 0;
+  PlacedAt at{};
   Retention retention{};
+  std::vector<PlacedAt> further{};
 };
 
 struct PutRef {
@@ -138,6 +161,11 @@ struct PutRef {
 
 // ---- reads
 
+struct ReplicaAt {
+  NodeId node{};
+  uint64_t offset = 0;
+};
+
 struct Place {
   Code code = Code::kNotFound;
   NodeId node{};
@@ -146,13 +174,14 @@ struct Place {
   uint64_t length = 0;  // of the payload behind it
   uint32_t crc = 0;
   int64_t lease_ns = 0;
+  std::vector<ReplicaAt> further{};  // other places of the same bytes; those on nodes that are away come last
 };
 
 struct Listed {
   std::string key{};
   uint64_t length = 0;
   Generation generation{};
-  NodeId node{};
+  NodeId node{};  // one of those that have it
 };
 
 struct ListPage {
@@ -170,6 +199,8 @@ struct Stats {
   uint64_t unfinished = 0;
   uint64_t committed = 0;
   uint64_t retiring = 0;
+  uint64_t replicas = 0;           // of the committed objects
+  uint64_t replicas_short = 0;     // that committed objects lack of what was asked for
   uint64_t hard_pinned_bytes = 0;  // of the committed ones
   // since the catalog was made
   uint64_t located = 0;

@@ -174,6 +174,8 @@ wire::PoolStatsReply Master::stats() const {
   add("objects_unfinished", stats.unfinished);
   add("objects", stats.committed);
   add("objects_retiring", stats.retiring);
+  add("replicas", stats.replicas);
+  add("replicas_short", stats.replicas_short);
   add("hard_pinned_bytes", stats.hard_pinned_bytes);
   add("located", stats.located);
   add("missed", stats.missed);

@@ -39,6 +39,7 @@ class Master {
     std::unique_ptr<rpc::Channel> channel;
     InstanceId client;  // set by its hello
     InstanceId node;    // set by its hello
+    uint16_t protocol = wire::kProtocolMin;
     int64_t last_heard_ns = 0;
   };
   struct NodeFacts {
@@ -78,7 +79,7 @@ class Master {
   void client_hello(Session& session, const wire::ClientHello& hello, rpc::Responder& responder);
   void put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder);
   void put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder);
-  void locate(const wire::Keys& message, rpc::Responder& responder);
+  void locate(const Session& session, const wire::Keys& message, rpc::Responder& responder);
   void list(const wire::ListRequest& message, rpc::Responder& responder);
   // Answers now or when every key whose code is in `wait_for` is settled.
   void answer_settled(rpc::Responder& responder, wire::Codes reply, const std::vector<std::string>& keys,

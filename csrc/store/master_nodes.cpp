@@ -55,8 +55,9 @@ void Master::node_hello(Session& session, const wire::NodeHello& hello, rpc::Res
   uint64_t before = std::exchange(facts.session, session.number);
   facts.secret = secret;
   session.node = hello.node;
+  session.protocol = std::min(max, wire::kProtocolMax);
   if (before != 0) close_session(before);
-  responder.reply(wire::NodeWelcome{std::min(max, wire::kProtocolMax), catalog_.term(), reign_});
+  responder.reply(wire::NodeWelcome{session.protocol, catalog_.term(), reign_});
 }
 
 void Master::inventory(Session& session, const Bytes& payload, rpc::Responder& responder) {

@@ -140,11 +140,20 @@ struct PutStartItem {
   auto fields() { return std::tie(key, length, token); }
 };
 
+// Where the objects of a request are wanted; see catalog::Placement.
+struct Placement {
+  uint8_t replicas = 1;
+  std::vector<InstanceId> prefer;
+  std::vector<InstanceId> avoid;
+  auto fields() { return std::tie(replicas, prefer, avoid); }
+};
+
 struct PutStart {
   std::vector<PutStartItem> items;
   // Per item, or none at all: 1 for a block of a prefix whose block before it is the item before it.
   Later<std::vector<uint8_t>> follows{};
-  auto fields() { return std::tie(items, follows); }
+  Later<std::vector<Placement>> placement{};  // one for all items; none: one replica, anywhere
+  auto fields() { return std::tie(items, follows, placement); }
 };
 
 struct NodeRef {
@@ -161,10 +170,19 @@ struct PutGranted {
   auto fields() { return std::tie(code, node, generation, tag); }
 };
 
+// One more replica of an item.
+struct PutGrantedFurther {
+  uint32_t item = 0;  // index; in order
+  uint32_t node = 0;  // index
+  uint64_t tag = 0;
+  auto fields() { return std::tie(item, node, tag); }
+};
+
 struct PutStartReply {
   std::vector<NodeRef> nodes;
   std::vector<PutGranted> items;
-  auto fields() { return std::tie(nodes, items); }
+  Later<std::vector<PutGrantedFurther>> further{};
+  auto fields() { return std::tie(nodes, items, further); }
 };
 
 struct PutEndItem {
@@ -176,10 +194,19 @@ struct PutEndItem {
   auto fields() { return std::tie(key, generation, node, offset, crc); }
 };
 
+// One more replica of an item that landed, with the same checksum.
+struct PutEndFurther {
+  uint32_t item = 0;  // index; in order
+  InstanceId node;
+  uint64_t offset = 0;
+  auto fields() { return std::tie(item, node, offset); }
+};
+
 struct PutEnd {
   std::vector<PutEndItem> items;
   Later<std::vector<Kept>> kept{};  // per item, or none at all
-  auto fields() { return std::tie(items, kept); }
+  Later<std::vector<PutEndFurther>> further{};
+  auto fields() { return std::tie(items, kept, further); }
 };
 
 struct PutRevokeItem {
@@ -221,11 +248,20 @@ struct Located {
   auto fields() { return std::tie(code, node, generation, offset, length, crc); }
 };
 
+// One more place of an item's bytes.
+struct LocatedFurther {
+  uint32_t item = 0;  // index; in order
+  uint32_t node = 0;  // index
+  uint64_t offset = 0;
+  auto fields() { return std::tie(item, node, offset); }
+};
+
 struct LocateReply {
   std::vector<NodeRef> nodes;
   std::vector<Located> items;
   int64_t lease_ns = 0;
-  auto fields() { return std::tie(nodes, items, lease_ns); }
+  Later<std::vector<LocatedFurther>> further{};
+  auto fields() { return std::tie(nodes, items, lease_ns, further); }
 };
 
 struct ListRequest {

@@ -1,5 +1,6 @@
 // Random histories of clients, nodes, lost messages and restarts against small models: of each node (what lies in its
 // memory) and of each key (which generations may still be seen). Every step is followed by a recount of the catalog.
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -53,12 +54,36 @@ struct ModelNode {
 
 enum class PutState { kStarted, kPulled, kFailed, kDone };
 
+// One granted place of a put.
+struct ModelPlace {
+  NodeId node;
+  uint64_t offset = 0;
+  PutState state = PutState::kStarted;  // kPulled: its client knows
+};
+
 struct ModelPut {
   ClientId client;
   std::string key;
   PutGrant grant;
-  uint64_t offset = 0;
+  std::vector<ModelPlace> places;
   PutState state = PutState::kStarted;
+
+  bool any(PutState wanted) const {
+    return std::ranges::any_of(places, [&](const ModelPlace& place) { return place.state == wanted; });
+  }
+  // What its client says: every place that landed.
+  PutPlaced placed() const {
+    PutPlaced said{.key = key, .generation = grant.generation, .at = {}, .retention = {}, .further = {}};
+    for (const ModelPlace& place : places) {
+      if (place.state != PutState::kPulled) continue;
+      if (said.at.node.empty()) {
+        said.at = {place.node, place.offset, 0};
+      } else {
+        said.further.push_back({place.node, place.offset, 0});
+      }
+    }
+    return said;
+  }
 };
 
 struct ModelKey {
@@ -145,7 +170,7 @@ class World {
         return restart_node(id);
       case 4:
         if (options_.given_up_but_alive && !node.connected) {
-          catalog_.node_lost(id);
+          lose(id);
           node.known = false;
         }
         return;
@@ -206,13 +231,32 @@ class World {
     nodes_.erase(id);
     catalog_.node_away(id);
     if (random_.below(2) == 0)
-      catalog_.node_lost(id);
+      lose(id);
     else
       dead_.push_back(id);
     for (ModelPut& put : puts_) {
-      if (put.grant.node == id) put.state = PutState::kFailed;
+      for (ModelPlace& place : put.places) {
+        if (place.node == id) place.state = PutState::kFailed;
+      }
+      if (!put.any(PutState::kStarted) && !put.any(PutState::kPulled)) put.state = PutState::kFailed;
     }
     add_node();
+  }
+
+  // An object that has a place on a node which is there outlives the loss of another.
+  void lose(const NodeId& id) {
+    std::vector<std::string> safe;
+    for (int i = 0; i < 60; ++i) {
+      std::string key = "key/" + std::to_string(i);
+      const Place place = catalog_.locate({&key, 1}, now_ns_)[0];
+      if (place.code != Code::kOk) continue;
+      bool elsewhere = place.node != id;
+      for (const ReplicaAt& at : place.further) elsewhere = elsewhere || at.node != id;
+      if (elsewhere) safe.push_back(key);
+    }
+    catalog_.node_lost(id);
+    sound();
+    for (const std::string& key : safe) CHECK_MESSAGE(catalog_.exists({&key, 1})[0], key << " had another replica");
   }
 
   void restart_master() {
@@ -282,13 +326,21 @@ class World {
     ClientId client{1 + random_.below(3), 0};
     std::vector<PutRequest> requests;
     for (uint64_t i = 0; i <= random_.below(4); ++i) requests.push_back({pick_key(), random_.below(2000), ++token_});
-    auto grants = catalog_.put_start(client, requests, now_ns_);
+    Placement placement{.replicas = 1 + random_.below(3), .prefer = {}, .avoid = {}};
+    if (random_.below(3) == 0) placement.prefer.push_back(pick_node().first);
+    if (random_.below(4) == 0) placement.avoid.push_back(pick_node().first);
+    auto grants = catalog_.put_start(client, requests, now_ns_, placement);
     for (size_t i = 0; i < grants.size(); ++i) {
       note(static_cast<uint64_t>(grants[i].code));
       if (grants[i].code != Code::kOk) continue;
       note(grants[i].generation.sequence);
-      REQUIRE(nodes_[grants[i].node].connected);
-      puts_.push_back({client, requests[i].key, grants[i]});
+      ModelPut& put = puts_.emplace_back(ModelPut{client, requests[i].key, grants[i], {{grants[i].node}}});
+      for (const NodeId& node : grants[i].further) put.places.push_back({node});
+      CHECK(put.places.size() <= placement.replicas);
+      for (const ModelPlace& place : put.places) {
+        REQUIRE(nodes_[place.node].connected);
+        CHECK(std::ranges::find(placement.avoid, place.node) == placement.avoid.end());
+      }
     }
     while (puts_.size() > 200) puts_.pop_front();
   }
@@ -302,24 +354,35 @@ class World {
   }
 
   void pull() {
-    ModelPut* put = pick_put(PutState::kStarted);
-    if (put == nullptr) return;
-    ModelNode& node = nodes_[put->grant.node];
-    if (!node.ticket_valid(put->grant.generation)) {
-      put->state = PutState::kFailed;
-      return;
+    // Also a node that its client did not wait for, when the put is done or given up.
+    ModelPut* put = pick_put(random_.below(4) == 0 ? PutState::kDone : PutState::kStarted);
+    if (put == nullptr || !put->any(PutState::kStarted)) return;
+    for (ModelPlace& place : put->places) {
+      if (place.state == PutState::kStarted && (random_.below(2) == 0 || put->places.size() == 1)) land(*put, place);
     }
+    if (put->state != PutState::kStarted) return;
+    if (put->any(PutState::kPulled) && (!put->any(PutState::kStarted) || random_.below(4) == 0)) {
+      put->state = PutState::kPulled;
+    } else if (!put->any(PutState::kStarted)) {
+      put->state = PutState::kFailed;
+    }
+  }
+
+  void land(ModelPut& put, ModelPlace& place) {
+    ModelNode& node = nodes_[place.node];
+    place.state = PutState::kFailed;
+    if (!node.ticket_valid(put.grant.generation)) return;
     // The accounting law: where the catalog granted a place, the node has it.
-    REQUIRE(node.used() + entry_footprint(put->grant.length) <= node.capacity);
-    put->offset = random_.below(node.capacity - entry_footprint(put->grant.length) + 1) / 64 * 64;
-    node.entries[put->grant.generation] = {put->key, put->grant.length, put->offset, false};
-    put->state = PutState::kPulled;
+    REQUIRE(node.used() + entry_footprint(put.grant.length) <= node.capacity);
+    place.offset = random_.below(node.capacity - entry_footprint(put.grant.length) + 1) / 64 * 64;
+    node.entries[put.grant.generation] = {put.key, put.grant.length, place.offset, false};
+    if (put.state == PutState::kStarted) place.state = PutState::kPulled;
   }
 
   void end_put() {
     ModelPut* put = pick_put(random_.below(5) == 0 ? PutState::kDone : PutState::kPulled);
     if (put == nullptr) return;
-    PutPlaced placed{put->key, put->grant.generation, put->offset, 0};
+    PutPlaced placed = put->placed();
     ended_.insert(put->grant.generation);
     Code code = catalog_.put_end(put->client, {&placed, 1}, now_ns_)[0];
     note(static_cast<uint64_t>(code));
@@ -341,7 +404,7 @@ class World {
     Code code = catalog_.put_revoke(put->client, {&ref, 1})[0];
     if (code == Code::kAlreadyExists) return;  // adopted by a new master meanwhile
     put->state = PutState::kFailed;
-    PutPlaced placed{put->key, put->grant.generation, put->offset, 0};
+    PutPlaced placed = put->placed();
     CHECK(catalog_.put_end(put->client, {&placed, 1}, now_ns_)[0] == Code::kStale);
   }
 
@@ -362,13 +425,17 @@ class World {
     if (place.code != Code::kOk) return;
     saw(key, place.generation);
     CHECK_MESSAGE(ended_.contains(place.generation), key << " shows a put that its client never ended");
-    auto node = nodes_.find(place.node);
-    if (node == nodes_.end() || !node->second.connected) return;  // a reader's proof fails there
-    auto stored = node->second.entries.find(place.generation);
-    REQUIRE(stored != node->second.entries.end());
-    CHECK(stored->second.key == key);
-    CHECK(stored->second.length == place.length);
-    CHECK(stored->second.offset == place.offset);
+    std::vector<ReplicaAt> places = place.further;
+    places.push_back({place.node, place.offset});
+    for (const ReplicaAt& at : places) {
+      auto node = nodes_.find(at.node);
+      if (node == nodes_.end() || !node->second.connected) continue;  // a reader's proof fails there
+      auto stored = node->second.entries.find(place.generation);
+      REQUIRE(stored != node->second.entries.end());
+      CHECK(stored->second.key == key);
+      CHECK(stored->second.length == place.length);
+      CHECK(stored->second.offset == at.offset);
+    }
   }
 
   void remove() {
