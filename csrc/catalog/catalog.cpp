@@ -21,6 +21,7 @@ void Catalog::start_term(uint32_t term) {
   replica_count_ = 0;
   short_.clear();
   missing_ = 0;
+  repairing_ = 0;
   above_count_ = false;
 }
 
@@ -64,6 +65,7 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, c
   object.generation = next_generation();
   object.length = request.length;
   object.wanted = static_cast<uint8_t>(placement.replicas);
+  if (object.wanted > 1 && !placement.avoid.empty()) object.avoid(placement.avoid);
   open_put(object, client, request.token);
   for (Node* node : nodes) {
     Replica& replica = add_replica(object, *node);
@@ -348,6 +350,7 @@ void Catalog::tick(int64_t now_ns) {
   }
   expire();
   evict_ahead();
+  begin_repairs();
 }
 
 }  // namespace moontide::catalog

@@ -75,6 +75,8 @@ class Catalog {
   // The node has none of these any more and will refuse their tickets. Unknown generations are ignored: an
   // acknowledgement may come twice.
   void retire_acked(const NodeId& id, std::span<const Generation> generations);
+  // What became of orders to repair. A replica that landed counts when it is the object's, which may have ended since.
+  void repaired(const NodeId& id, std::span<const RepairedItem> items, int64_t now_ns);
 
   // ---- puts
 
@@ -110,8 +112,9 @@ class Catalog {
   // Visible objects in key order. Visits at most 4 × limit keys: `resume_after` continues.
   ListPage list(std::string_view prefix, std::string_view start_after, size_t limit) const;
 
-  // Cancels puts past their deadline, ends objects past their ttl and evicts ahead of need; bounded, so call it
-  // regularly. (An object past its ttl is out of sight at once.)
+  // Cancels puts past their deadline, ends objects past their ttl, evicts ahead of need and begins repairs of objects
+  // that lack replicas (only where a node has room enough without eviction); bounded, so call it regularly. (An object
+  // past its ttl is out of sight at once.)
   void tick(int64_t now_ns);
 
   const Node* node(const NodeId& id) const { return nodes_.find(id); }
@@ -178,12 +181,18 @@ class Catalog {
   void retire_beside(Object& object, Node& node);
   // Moves all its replicas to their nodes' retiring ones; the object is destroyed.
   void retire(Object& object);
+  void retire_replicas(Object& object);
   // The object has no replicas any more.
   void end(Object& object);
   // The same, and it went with the node that had its last replica.
   void lose(Object& object);
   void add_retiring(Node& node, Generation generation, const Retiring& retiring);
   void end_retiring(const Retiring& retiring);
+  void begin_repairs();
+  void begin_repair(Object& object);
+  // Of the node: they are ordered no more, and what comes of those that were is not wanted.
+  void drop_repairs(Node& node);
+  void order_repairs(Node& node, NodeOrder& order, size_t max_items);
   // After its replicas changed: how many are missing.
   void recount(Object& object);
 
@@ -191,6 +200,8 @@ class Catalog {
   void expire();
   void evict_ahead();
   void evict_ahead(Node& node);
+  // So much more does not make the node evict.
+  bool has_spare_room(const Node& node, uint64_t footprint) const;
   struct EvictionGoal {
     uint64_t bytes = 0;           // to free at least
     size_t count = 0;             // replicas to end at least
@@ -226,10 +237,16 @@ class Catalog {
   // The committed objects that have fewer replicas than are wanted.
   using Short = std::pair<Generation, std::string_view>;
   static Short short_of(const Object& object) { return {object.generation, object.key}; }
-  std::map<Short, Object*> short_;
-  uint64_t missing_ = 0;      // replicas of those
-  bool above_count_ = false;  // as Node::above_watermark, for the number of replicas
-  Stats counters_;            // only the counters are kept; the gauges are summed on demand
+  struct Lacking {
+    Object* object;
+    int64_t not_before_ns;  // of a repair
+  };
+  std::map<Short, Lacking> short_;
+  uint64_t missing_ = 0;                             // replicas of those
+  size_t repairing_ = 0;                             // replicas that are on their way to fill that
+  std::pair<Generation, std::string> repair_after_;  // of `short_`: looked at last
+  bool above_count_ = false;                         // as Node::above_watermark, for the number of replicas
+  Stats counters_;                                   // only the counters are kept; the gauges are summed on demand
 };
 
 }  // namespace moontide::catalog

@@ -33,7 +33,8 @@ Stats Catalog::stats() const {
 }
 
 Result<> Catalog::check_invariants() const {
-  size_t on_nodes = 0, open = 0, retiring = 0, beside_live = 0, replicas = 0, timed = 0, leaving = 0, lacking = 0;
+  size_t on_nodes = 0, open = 0, retiring = 0, beside_live = 0, replicas = 0, timed = 0, leaving = 0, lacking = 0,
+         repairing = 0;
   uint64_t missing = 0;
   std::unordered_map<uint64_t, uint32_t> retiring_keys;
   for (auto& [id, node] : nodes_) {
@@ -56,6 +57,7 @@ Result<> Catalog::check_invariants() const {
     if (object.expires_ns != kNever) ++timed;
     if (object.missing > 0) ++lacking;
     missing += object.missing;
+    for (const Replica* replica : object.replicas()) repairing += replica->repair;
     for (size_t i = 0; object.further != nullptr && i < object.further->leaving.size(); ++i) {
       const Node* node = nodes_.find(object.further->leaving[i]);
       const auto it = node == nullptr ? decltype(node->retiring.begin()){} : node->retiring.find(object.generation);
@@ -63,6 +65,7 @@ Result<> Catalog::check_invariants() const {
     }
   }
   if (replicas != replica_count_ || replicas != on_nodes) return broken(unequal("replicas", replica_count_, on_nodes));
+  if (repairing != repairing_) return broken(unequal("repairs", repairing_, repairing));
   if (leaving != beside_live) return broken(unequal("retiring beside the living", beside_live, leaving));
   if (missing != missing_ || lacking != short_.size()) return broken(unequal("missing replicas", missing_, missing));
   if (open != deadlines_.size()) return broken(unequal("open puts", deadlines_.size(), open));
@@ -91,6 +94,7 @@ Result<> Catalog::check_object(const std::string& key, const Object& object) con
     nodes.push_back(replica->node);
     auto it = replica->node->objects.find(object.generation);
     if (it == replica->node->objects.end() || it->second != replica) return broken("replica not on its node");
+    if (replica->repair != (!replica->placed && object.committed())) return broken("repair of " + generation);
     if (replica->placed && !object.committed()) return broken("placed before it was committed: " + generation);
   }
   const size_t placed = object.placed_count();

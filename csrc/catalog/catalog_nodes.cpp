@@ -39,6 +39,7 @@ Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
   }
   node->address = join.address;
   node->state = NodeState::kJoining;
+  drop_repairs(*node);
   ++node->join_round;
   node->to_retire.clear();
   return {};
@@ -179,6 +180,7 @@ void Catalog::node_away(const NodeId& id) {
   Node* node = nodes_.find(id);
   if (node == nullptr) return;
   node->state = NodeState::kAway;
+  drop_repairs(*node);
   node->to_retire.clear();
 }
 
@@ -208,13 +210,15 @@ void Catalog::lose(Object& object) {
     --over.sequence;
   }
   last_ops_.ended(object.key_hash(), over);
+  retire_replicas(object);  // repairs from it may be under way
   end(object);
 }
 
 std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
   std::vector<NodeOrder> orders;
   for (auto& [id, node] : nodes_) {
-    if (node.state != NodeState::kReady || (node.to_retire.empty() && node.to_confirm.empty())) continue;
+    if (node.state != NodeState::kReady) continue;
+    if (node.to_retire.empty() && node.to_confirm.empty() && node.to_repair.empty()) continue;
     NodeOrder order{.node = id, .floor = ticket_floor(node)};
     while (!node.to_confirm.empty() && order.confirm.size() < max_items) {
       const auto newest = std::prev(node.to_confirm.end());  // whose client is about to be answered
@@ -222,13 +226,14 @@ std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
       order.confirm.push_back({object.generation, retention_of(object)});
       node.to_confirm.erase(newest);
     }
+    order_repairs(node, order, max_items);
     while (!node.to_retire.empty() && order.retire.size() < max_items) {
       Generation generation = node.to_retire.front();
       node.to_retire.pop_front();
       auto it = node.retiring.find(generation);
       if (it != node.retiring.end()) order.retire.push_back({generation, it->second.key_hash});
     }
-    if (!order.retire.empty() || !order.confirm.empty()) orders.push_back(std::move(order));
+    if (!order.retire.empty() || !order.confirm.empty() || !order.repair.empty()) orders.push_back(std::move(order));
   }
   return orders;
 }

@@ -21,6 +21,7 @@ void Catalog::mark_placed(Replica& replica, uint64_t offset) {
   node.unfinished_bytes -= object.footprint();
   node.committed_bytes += object.footprint();
   node.to_confirm.insert(object.generation);
+  if (std::exchange(replica.repair, false)) --repairing_;
   replica.placed = true;
   replica.offset = offset;
   replica.join_round = node.join_round;
@@ -30,6 +31,7 @@ void Catalog::detach(Replica& replica) {
   Node& node = *replica.node;
   Object& object = *replica.object;
   if (node.last_of_batch == &replica) node.last_of_batch = nullptr;
+  if (replica.repair) --repairing_;
   if (replica.placed) {
     if (replica.slot != kNoSlot) policy_of(replica)->erased(replica);
     discount_pin(replica);
@@ -66,12 +68,16 @@ void Catalog::retire_beside(Object& object, Node& node) {
 
 void Catalog::retire(Object& object) {
   last_ops_.ended(object.key_hash(), object.generation);
+  retire_replicas(object);
+  end(object);
+}
+
+void Catalog::retire_replicas(Object& object) {
   for (Replica* replica : object.replicas()) {
     Node& node = *replica->node;
     detach(*replica);
     add_retiring(node, object.generation, {.key_hash = object.key_hash(), .footprint = object.footprint()});
   }
-  end(object);
 }
 
 void Catalog::end(Object& object) {
@@ -115,7 +121,7 @@ void Catalog::recount(Object& object) {
   if (missing == object.missing) return;
   missing_ += missing;
   missing_ -= object.missing;
-  if (object.missing == 0) short_.emplace(short_of(object), &object);
+  if (object.missing == 0) short_.emplace(short_of(object), Lacking{&object, 0});
   if (missing == 0) short_.erase(short_of(object));
   object.missing = missing;
 }

@@ -14,7 +14,7 @@ uint64_t above(uint64_t pinned, uint64_t whole, uint64_t percent) {
 // The nodes that have the object can be told something.
 bool all_ready(Object& object) {
   return std::ranges::all_of(object.replicas(),
-                             [](const Replica* one) { return one->node->state == NodeState::kReady; });
+                             [](const Replica* one) { return !one->placed || one->node->state == NodeState::kReady; });
 }
 
 }  // namespace
@@ -136,6 +136,11 @@ void Catalog::evict_ahead(Node& node) {
   if (node.lasting_bytes() <= low) node.above_watermark = false;
   // A lone object may fill a segment: nobody waits for its space yet.
   if (node.above_watermark) evict(node, {.bytes = node.lasting_bytes() - low, .keep = 1});
+}
+
+bool Catalog::has_spare_room(const Node& node, uint64_t footprint) const {
+  const uint64_t low = above(node.hard_bytes, node.capacity_bytes, limits_.low_percent);
+  return node.lasting_bytes() + footprint <= low && entries() < above(0, limits_.max_objects, limits_.low_percent);
 }
 
 void Catalog::evict(Node& node, const EvictionGoal& goal) {

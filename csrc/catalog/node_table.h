@@ -40,6 +40,7 @@ struct Node {
   std::map<Generation, Retiring> retiring;  // ends with the node's acknowledgement
   std::deque<Generation> to_retire;         // of `retiring`: not handed out since the node became ready
   std::set<Generation> to_confirm;          // committed, the node does not know yet or not how long it is kept
+  std::deque<Generation> to_repair;         // of `objects`: not handed out yet
   uint64_t hard_bytes = 0;                  // of `committed_bytes`: pinned hard
   size_t hard_count = 0;
   size_t soft_count = 0;

@@ -46,6 +46,11 @@ void Object::leaves(const NodeId& node) {
   if (std::ranges::find(further->leaving, node) == further->leaving.end()) further->leaving.push_back(node);
 }
 
+void Object::avoid(const std::vector<NodeId>& nodes) {
+  if (further == nullptr) further = std::make_unique<Further>();
+  further->avoid = nodes;
+}
+
 // ---- the table
 
 Object* ObjectTable::find(std::string_view key) {

@@ -23,6 +23,7 @@ inline constexpr int64_t kNever = INT64_MAX;
 struct Replica : Evictable {
   uint32_t join_round = 0;  // the node's round in which its inventory or a put_end last vouched for the entry
   bool placed = false;      // the node has the bytes, and they are the object's; else they are on their way
+  bool repair = false;      // they are on their way from another node, not from the client
   Object* object = nullptr;
   Node* node = nullptr;  // null: this one is not in use
   uint64_t offset = 0;
@@ -51,6 +52,7 @@ struct Object {
   struct Further {
     std::vector<std::unique_ptr<Replica>> replicas;
     std::vector<NodeId> leaving;
+    std::vector<NodeId> avoid;  // that its put wants nothing on
   };
   std::unique_ptr<Further> further;
   Generation generation;
@@ -76,6 +78,7 @@ struct Object {
   Replica& add_replica();
   void remove_replica(Replica& replica);
   void leaves(const NodeId& node);
+  void avoid(const std::vector<NodeId>& nodes);
 
  private:
   template <class R, class O>

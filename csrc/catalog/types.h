@@ -42,6 +42,9 @@ struct Limits {
   size_t evictions_per_step = 256;
   size_t scan_per_step = 4096;  // candidates looked at in one step (those with a live lease are passed over)
   size_t expiries_per_tick = 256;
+  size_t repairs_max = 64;                // under way
+  size_t repairs_per_tick = 64;           // objects that lack replicas looked at in one tick
+  int64_t repair_pause_ns = 5 * kSecond;  // after a repair of an object failed
 };
 
 // ---- how long an object is kept
@@ -95,12 +98,31 @@ struct RetireItem {
   uint64_t key_hash = 0;
 };
 
+// "Pull this entry from the node that has it." The bytes count at the node from the order on.
+struct RepairItem {
+  std::string key{};
+  Generation generation{};
+  uint64_t length = 0;
+  uint32_t crc = 0;
+  NodeId source{};
+  uint64_t offset = 0;  // there
+};
+
+// What became of it.
+struct RepairedItem {
+  Generation generation{};
+  Code code = Code::kOk;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+};
+
 struct NodeOrder {
   NodeId node{};
   Generation floor{};  // no put older than this is open on the node: a ticket below it can be refused
   std::vector<ConfirmItem> confirm{};
   // "Clear the generation word of these entries, drop them, end your use of them, then acknowledge."
   std::vector<RetireItem> retire{};
+  std::vector<RepairItem> repair{};
 };
 
 // ---- puts
@@ -215,6 +237,8 @@ struct Stats {
   uint64_t puts_no_space = 0;
   uint64_t adopted = 0;
   uint64_t objects_lost = 0;
+  uint64_t repairs = 0;
+  uint64_t repairs_failed = 0;
 };
 
 }  // namespace moontide::catalog

@@ -275,6 +275,12 @@ Operation ask_about(const ClientHandle& client, std::vector<std::string> keys, s
       codes_list);
 }
 
+Operation places(const ClientHandle& client, const std::vector<std::string>& keys, std::optional<double> timeout) {
+  return ask<Places>(
+      client, [&](store::Client& native, auto set) { native.places(keys, timeout_ns(timeout), std::move(set)); },
+      places_list);
+}
+
 py::dict counts_dict(const wire::PoolStatsReply& reply) {
   py::dict out;
   for (const auto& item : reply.counts) out[py::str(item.name)] = item.value;
@@ -329,6 +335,8 @@ py::dict node_stats(const Tenant<store::Node>& handle) {
   out["pulls_refused"] = c.refused;
   out["pulls_failed"] = c.failed;
   out["retired"] = c.retired;
+  out["repairs"] = c.repairs;
+  out["repairs_failed"] = c.repairs_failed;
   return out;
 }
 
@@ -367,14 +375,7 @@ void bind_client(py::module_& m) {
                 lengths_list);
           },
           py::arg("keys"), py::arg("timeout") = py::none())
-      .def(
-          "places",
-          [](const ClientHandle& h, const Keys& keys, std::optional<double> timeout) {
-            return ask<Places>(
-                h, [&](store::Client& c, auto set) { c.places(keys, timeout_ns(timeout), std::move(set)); },
-                places_list);
-          },
-          py::arg("keys"), py::arg("timeout") = py::none())
+      .def("places", &places, py::arg("keys"), py::arg("timeout") = py::none())
       .def("exists", &ask_about<&store::Client::exists>, py::arg("keys"), py::arg("timeout") = py::none())
       .def("remove", &ask_about<&store::Client::remove>, py::arg("keys"), py::arg("timeout") = py::none())
       .def(

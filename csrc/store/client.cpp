@@ -1,7 +1,6 @@
 #include "store/client.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/hash.h"
 #include "store/get_operation.h"
@@ -13,6 +12,13 @@ namespace {
 
 constexpr size_t kTouchesPerNotice = 256;
 constexpr int64_t kTouchEvery = kSecond / 2;
+
+// Not inlined: g++ 12 would take the payload for uninitialized.
+template <wire::Message T>
+[[gnu::noinline]] Result<T> read_answer(const Result<Bytes>& payload) {
+  if (!payload) return std::unexpected(payload.error());
+  return wire::decode<T>(*payload);
+}
 
 }  // namespace
 
@@ -84,9 +90,8 @@ std::optional<Location> Client::known_location(const std::string& key) {
 void Client::locate(const std::vector<std::string>& keys, int64_t deadline_ns, LocateAnswer answer) {
   size_t count = keys.size();
   master_.request(wire::kLocate, wire::encode(wire::Keys{keys}), deadline_ns,
-                  [answer = std::move(answer), count](Result<Bytes> payload, bool) mutable {
-                    if (!payload) return answer(std::unexpected(payload.error()));
-                    auto reply = wire::decode<wire::LocateReply>(*payload);
+                  [answer = std::move(answer), count](const Result<Bytes>& payload, bool) mutable {
+                    auto reply = read_answer<wire::LocateReply>(payload);
                     if (reply && reply->items.size() != count)
                       reply = fail(Code::kInvalid, "the master's answer has another length");
                     answer(std::move(reply));
@@ -148,17 +153,19 @@ void Client::ask_codes(uint16_t type, std::vector<std::string> keys, int64_t tim
     size_t count = std::min(wire::kStoreItemsMax, keys.size() - from);
     std::vector<std::string> some;
     for (size_t i = 0; i < count; ++i) some.push_back(std::move(keys[from + i]));
-    master_.request(type, encode(std::move(some)), deadline_ns, [gather, from, count](Result<Bytes> payload, bool) {
-      auto reply = payload ? wire::decode<wire::Codes>(*payload) : std::unexpected(payload.error());
-      if (reply && reply->codes.size() != count) reply = fail(Code::kInvalid, "the master's answer has another length");
-      if (!reply && !gather->error) gather->error = reply.error();
-      // (A remove that was sent again answers NOT_FOUND for what its earlier copy removed. It must not be called OK: a
-      // master that started in between answers so before it has heard of its nodes.)
-      for (size_t i = 0; reply && i < count; ++i) gather->codes[from + i] = reply->codes[i];
-      if (--gather->left > 0) return;
-      if (gather->error) return gather->done(std::unexpected(*gather->error));
-      gather->done(std::move(gather->codes));
-    });
+    master_.request(type, encode(std::move(some)), deadline_ns,
+                    [gather, from, count](const Result<Bytes>& payload, bool) {
+                      auto reply = read_answer<wire::Codes>(payload);
+                      if (reply && reply->codes.size() != count)
+                        reply = fail(Code::kInvalid, "the master's answer has another length");
+                      if (!reply && !gather->error) gather->error = reply.error();
+                      // (A remove that was sent again answers NOT_FOUND for what its earlier copy removed. It must not
+                      // be called OK: a master that started in between answers so before it has heard of its nodes.)
+                      for (size_t i = 0; reply && i < count; ++i) gather->codes[from + i] = reply->codes[i];
+                      if (--gather->left > 0) return;
+                      if (gather->error) return gather->done(std::unexpected(*gather->error));
+                      gather->done(std::move(gather->codes));
+                    });
   }
 }
 
@@ -245,10 +252,16 @@ void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsD
 
 void Client::places(const std::vector<std::string>& keys, int64_t timeout_ns, PlacesDone done) {
   auto places = std::make_shared<std::vector<Result<Location>>>(keys.size(), fail(Code::kNotFound, "no such object"));
-  std::vector<size_t> all(keys.size());
-  std::iota(all.begin(), all.end(), size_t{0});
+  std::vector<size_t> to_ask;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (const Location* own = commits_.find(keys[i])) {  // not answered by the master yet
+      (*places)[i] = *own;
+    } else {
+      to_ask.push_back(i);
+    }
+  }
   locate_all(
-      keys, all, timeout_ns, [places](size_t i, const Location& location) { (*places)[i] = location; },
+      keys, to_ask, timeout_ns, [places](size_t i, const Location& location) { (*places)[i] = location; },
       [places, done = std::move(done)](const Result<>& outcome) mutable {
         if (!outcome) return done(std::unexpected(outcome.error()));
         done(std::move(*places));
@@ -259,15 +272,15 @@ void Client::list(const std::string& prefix, const std::string& start_after, uin
                   std::move_only_function<void(Result<wire::ListReply>)> done) {
   master_.request(wire::kList, wire::encode(wire::ListRequest{prefix, start_after, limit}),
                   reactor_.now_ns() + timeout_or_default(timeout_ns),
-                  [done = std::move(done)](Result<Bytes> payload, bool) mutable {
-                    done(payload ? wire::decode<wire::ListReply>(*payload) : std::unexpected(payload.error()));
+                  [done = std::move(done)](const Result<Bytes>& payload, bool) mutable {
+                    done(read_answer<wire::ListReply>(payload));
                   });
 }
 
 void Client::pool_stats(int64_t timeout_ns, std::move_only_function<void(Result<wire::PoolStatsReply>)> done) {
   master_.request(wire::kPoolStats, {}, reactor_.now_ns() + timeout_or_default(timeout_ns),
-                  [done = std::move(done)](Result<Bytes> payload, bool) mutable {
-                    done(payload ? wire::decode<wire::PoolStatsReply>(*payload) : std::unexpected(payload.error()));
+                  [done = std::move(done)](const Result<Bytes>& payload, bool) mutable {
+                    done(read_answer<wire::PoolStatsReply>(payload));
                   });
 }
 

@@ -118,6 +118,7 @@ void Master::notice(uint64_t number, const rpc::Incoming& notice) {
   if (from == nullptr) return;
   from->last_heard_ns = reactor_.now_ns();
   if (notice.type == wire::kRetired && !from->node.empty()) return retired(*from, notice.payload);
+  if (notice.type == wire::kRepaired && !from->node.empty()) return repaired(*from, notice.payload);
   if (notice.type == wire::kTouch && !from->client.empty()) {
     if (auto touched = wire::decode<wire::Keys>(notice.payload)) catalog_.touch(touched->keys);
   }
@@ -189,6 +190,8 @@ wire::PoolStatsReply Master::stats() const {
   add("puts_no_space", stats.puts_no_space);
   add("adopted", stats.adopted);
   add("objects_lost", stats.objects_lost);
+  add("repairs", stats.repairs);
+  add("repairs_failed", stats.repairs_failed);
   return reply;
 }
 

@@ -70,9 +70,11 @@ class Master {
   void inventory(Session& session, const Bytes& payload, rpc::Responder& responder);
   void inventory_end(Session& session, rpc::Responder& responder);
   void retired(Session& session, const Bytes& payload);
+  void repaired(Session& session, const Bytes& payload);
   void node_gone(const InstanceId& id);
   void send_orders_soon();
   bool send_orders();  // true: there may be more to order
+  void add_repairs(const Session& to, const catalog::NodeOrder& order, wire::NodeOrder& message);
 
   // master_clients.cpp
   void client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);

@@ -34,7 +34,8 @@ enum StoreMessage : uint16_t {
   kNodeHello = 320,
   kInventory = 321,
   kInventoryEnd = 322,
-  kRetired = 323,  // notice
+  kRetired = 323,   // notice
+  kRepaired = 324,  // notice
   // master → node
   kNodeOrder = 340,  // notice
   // client → node
@@ -117,13 +118,40 @@ struct RetireItem {
   auto fields() { return std::tie(generation, key_hash); }
 };
 
+// "Pull this entry from the node that has it": a replica is missing.
+struct RepairItem {
+  std::string key;
+  Generation generation;
+  uint64_t length = 0;
+  uint32_t crc = 0;
+  InstanceId source;
+  std::string address;  // of the source's engine
+  uint64_t offset = 0;  // there
+  auto fields() { return std::tie(key, generation, length, crc, source, address, offset); }
+};
+
 struct NodeOrder {
   uint32_t term = 0;
   Generation floor;
   std::vector<Generation> confirm;
   std::vector<RetireItem> retire;
   Later<std::vector<Kept>> kept{};  // per item of `confirm`, or none at all
-  auto fields() { return std::tie(term, floor, confirm, retire, kept); }
+  Later<std::vector<RepairItem>> repair{};
+  auto fields() { return std::tie(term, floor, confirm, retire, kept, repair); }
+};
+
+// What became of one order to repair.
+struct RepairedItem {
+  Generation generation;
+  Code code = Code::kOk;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+  auto fields() { return std::tie(generation, code, offset, crc); }
+};
+
+struct Repaired {
+  std::vector<RepairedItem> items;
+  auto fields() { return std::tie(items); }
 };
 
 struct Retired {

@@ -138,6 +138,12 @@ class Scene {
       std::vector<Generation> gone;
       for (const RetireItem& item : order.retire) gone.push_back(item.generation);
       catalog_.retire_acked(order.node, gone);
+      std::vector<RepairedItem> done;
+      for (const RepairItem& item : order.repair) {
+        done.push_back(
+            {item.generation, most % 3 == 0 ? Code::kUnavailable : Code::kOk, most * uint64_t{64}, item.crc});
+      }
+      catalog_.repaired(order.node, done, now_ns_);
     }
   }
 

@@ -18,7 +18,7 @@ using Messages =
          Pull, PullCancel, Leave, Notify, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome, NodeHello,
          NodeWelcome, Inventory, InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply, PutEnd, PutRevoke,
          Codes, Keys, LocateReply, ListRequest, ListReply, PoolStatsReply, StorePull, StorePullReply, Resume, Resumed,
-         ChallengeHello, ChallengeReply, ChallengeProof, Keep>;
+         ChallengeHello, ChallengeReply, ChallengeProof, Keep, Repaired>;
 
 template <class T>
 void check(ByteView bytes) {

@@ -30,6 +30,7 @@ struct ModelNode {
   std::map<Generation, Stored> entries;
   std::set<Generation> refused;
   std::deque<NodeOrder> inbox;
+  std::map<Generation, RepairItem> repairs;  // ordered, not called off
 
   uint64_t used() const {
     uint64_t sum = 0;
@@ -47,7 +48,9 @@ struct ModelNode {
     for (auto& item : order.retire) {
       entries.erase(item.generation);
       refused.insert(item.generation);
+      repairs.erase(item.generation);
     }
+    for (auto& item : order.repair) repairs.emplace(item.generation, item);
     refused.erase(refused.begin(), refused.lower_bound(floor));
   }
 };
@@ -120,10 +123,11 @@ class World {
     heal();
   }
   uint64_t digest() const { return digest_; }
+  uint64_t repairs() const { return repairs_; }
 
  private:
   void step() {
-    switch (random_.below(20)) {
+    switch (random_.below(22)) {
       case 0:
       case 1:
       case 2:
@@ -153,6 +157,9 @@ class World {
         return deliver();
       case 18:
         return catalog_.tick(now_ns_);
+      case 19:
+      case 20:
+        return repair();
       default:
         return random_.below(4) == 0 ? disturb() : hand_out();
     }
@@ -204,6 +211,7 @@ class World {
     disconnect(id, node);
     REQUIRE(catalog_.node_join(id, {.capacity_bytes = node.capacity, .address = "", .reported_term = node.term}));
     if (node.term != catalog_.term()) node.refused.clear();
+    node.repairs.clear();
     node.term = catalog_.term();
     std::vector<InventoryEntry> page;
     for (auto& [generation, stored] : node.entries) {
@@ -302,6 +310,28 @@ class World {
     for (auto& item : order.retire) generations.push_back(item.generation);
     catalog_.retire_acked(id, generations);
     settle();
+  }
+
+  // A node pulls from another, where that still has it.
+  void repair() {
+    auto& [id, node] = pick_node();
+    if (node.repairs.empty()) return;
+    const RepairItem item = node.repairs.extract(node.repairs.begin()).mapped();
+    RepairedItem result{.generation = item.generation, .code = Code::kUnavailable};
+    const uint64_t footprint = entry_footprint(item.length);
+    if (node.connected) REQUIRE(node.used() + footprint <= node.capacity);
+    auto source = nodes_.find(item.source);
+    const bool fits = node.used() + footprint <= node.capacity;
+    if (fits && source != nodes_.end() && source->second.entries.contains(item.generation) && random_.below(5) != 0) {
+      const Stored& stored = source->second.entries[item.generation];
+      CHECK(stored.key == item.key);
+      CHECK(stored.offset == item.offset);
+      result = {item.generation, Code::kOk, random_.below(node.capacity - footprint + 1) / 64 * 64, 0};
+      node.entries[item.generation] = {item.key, item.length, result.offset, false};
+      ++repairs_;
+    }
+    if (random_.below(10) == 0) return disconnect(id, node);  // before the master hears of it
+    if (node.connected) catalog_.repaired(id, {&result, 1}, now_ns_);
   }
 
   // Answers that waited for acknowledgements.
@@ -541,6 +571,7 @@ class World {
   uint64_t token_ = 0;
   uint64_t node_count_ = 0;
   uint64_t digest_ = 0;
+  uint64_t repairs_ = 0;
   std::map<NodeId, ModelNode> nodes_;
   std::vector<NodeId> dead_;  // gone, not given up yet
   std::deque<ModelPut> puts_;
@@ -554,10 +585,14 @@ class World {
 }  // namespace
 
 TEST_CASE("catalog model: clients, nodes that break and return, lost acknowledgements") {
+  uint64_t repairs = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    World(seed, {}).run(1500);
+    World world(seed, {});
+    world.run(1500);
+    repairs += world.repairs();
   }
+  CHECK(repairs > 40);
 }
 
 TEST_CASE("catalog model: masters that restart") {

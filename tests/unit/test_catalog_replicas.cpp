@@ -245,6 +245,124 @@ TEST_CASE("catalog: a pin holds every replica, and is not given while a node cou
   CHECK(pool.keep("k", {.pin = Pin::kHard}) == Code::kUnavailable);
 }
 
+namespace {
+
+// What the catalog wants pulled by whom now.
+std::vector<std::pair<NodeId, RepairItem>> repairs(Pool& pool) {
+  std::vector<std::pair<NodeId, RepairItem>> found;
+  for (const NodeOrder& order : pool.catalog.take_orders(1000)) {
+    for (const RepairItem& item : order.repair) found.emplace_back(order.node, item);
+  }
+  return found;
+}
+
+void report(Pool& pool, const NodeId& node, Generation generation, Code code = Code::kOk, uint32_t crc = 7) {
+  RepairedItem item{.generation = generation, .code = code, .offset = 256, .crc = crc};
+  pool.catalog.repaired(node, {&item, 1}, pool.now_ns);
+  pool.sound();
+}
+
+// On A and B, and A is lost.
+struct OneIsLost : ThreeNodes {
+  PutGrant grant = put_on("k", 100, {.replicas = 2, .prefer = {kNodeA, kNodeB}});
+  explicit OneIsLost(uint64_t capacity = 64 * kKiB) : ThreeNodes(capacity) {
+    CHECK(repairs(*this).empty());
+    catalog.node_lost(kNodeA);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("catalog: a replica that is missing is pulled by a node that has none from one that has it") {
+  OneIsLost pool;
+  pool.tick(0);
+  const auto ordered = repairs(pool);
+  REQUIRE(ordered.size() == 1);
+  CHECK(ordered[0].first == kNodeC);
+  CHECK(ordered[0].second.key == "k");
+  CHECK(ordered[0].second.generation == pool.grant.generation);
+  CHECK(ordered[0].second.source == kNodeB);
+  CHECK(ordered[0].second.offset == 64);
+  CHECK(pool.catalog.stats().unfinished_bytes == entry_footprint(100));
+  pool.tick(kSecond);
+  CHECK(repairs(pool).empty());  // it is under way
+  CHECK(pool.places("k") == 1);
+  report(pool, kNodeC, pool.grant.generation);
+  CHECK(pool.places("k") == 2);
+  CHECK(pool.catalog.stats().replicas_short == 0);
+  CHECK(pool.catalog.stats().repairs == 1);
+  const auto orders = pool.catalog.take_orders(10);
+  REQUIRE(orders.size() == 1);
+  CHECK(orders[0].confirm.size() == 1);  // until then a new master would not take it
+}
+
+TEST_CASE("catalog: a repair that lands after the object was removed is retired") {
+  OneIsLost pool;
+  pool.tick(0);
+  REQUIRE(repairs(pool).size() == 1);
+  CHECK(pool.remove("k") == Code::kOk);
+  report(pool, kNodeC, pool.grant.generation);
+  CHECK_FALSE(pool.exists("k"));
+  pool.ack(kNodeB, {pool.grant.generation});
+  CHECK_FALSE(pool.catalog.settled("k"));
+  CHECK(pool.ordered(kNodeC) == std::vector{pool.grant.generation});
+  pool.ack(kNodeC, {pool.grant.generation});
+  CHECK(pool.catalog.settled("k"));
+  CHECK(pool.catalog.stats().repairs == 0);
+}
+
+TEST_CASE("catalog: a repair that failed, or brought other bytes, is tried again after a pause") {
+  OneIsLost pool;
+  for (uint32_t crc : {7u, 8u}) {
+    pool.tick(6 * kSecond);
+    REQUIRE(repairs(pool).size() == 1);
+    report(pool, kNodeC, pool.grant.generation, crc == 7 ? Code::kUnavailable : Code::kOk, crc);
+    CHECK(pool.places("k") == 1);
+    pool.tick(kSecond);
+    CHECK(repairs(pool).empty());
+    pool.ack(kNodeC, {pool.grant.generation});
+  }
+  CHECK(pool.catalog.stats().repairs_failed == 2);
+  CHECK(pool.catalog.stats().unfinished_bytes == 0);
+}
+
+TEST_CASE("catalog: a repair ends with its node, and with the last node that has the object") {
+  OneIsLost pool;
+  pool.tick(0);
+  REQUIRE(repairs(pool).size() == 1);
+  pool.catalog.node_away(kNodeC);
+  pool.sound();
+  CHECK(pool.catalog.stats().unfinished_bytes == 0);
+  CHECK(pool.exists("k"));
+  pool.join(kNodeC, 64 * kKiB, 1);
+  pool.ready(kNodeC);
+  CHECK(pool.ordered(kNodeC) == std::vector{pool.grant.generation});
+  pool.ack(kNodeC, {pool.grant.generation});
+  pool.tick(0);
+  REQUIRE(repairs(pool).size() == 1);
+  pool.catalog.node_lost(kNodeB);
+  pool.sound();
+  CHECK_FALSE(pool.exists("k"));
+  CHECK(pool.ordered(kNodeC) == std::vector{pool.grant.generation});
+}
+
+TEST_CASE("catalog: a repair evicts nothing and goes to no node that its put avoids") {
+  OneIsLost full(2 * kKiB);
+  full.put_on("fills", 1800, {.prefer = {kNodeC}});
+  full.tick(0);
+  CHECK(repairs(full).empty());
+  CHECK(full.remove("fills") == Code::kOk);
+  full.ack_all();
+  full.tick(0);
+  CHECK(repairs(full).size() == 1);
+
+  ThreeNodes pool;
+  pool.put_on("k", 100, {.replicas = 2, .prefer = {kNodeA}, .avoid = {kNodeC}});
+  pool.catalog.node_lost(kNodeA);
+  pool.tick(0);
+  CHECK(repairs(pool).empty());
+}
+
 TEST_CASE("catalog: one replica costs an object no more than before there were several") {
   CHECK(sizeof(Replica) <= 64);
   CHECK(sizeof(Object) <= 152);

@@ -66,14 +66,13 @@ TEST_CASE("store: an object with replicas is read while one of its nodes lives")
     CHECK(cluster.places(client, key).size() == 3);
   }
   for (auto& process : cluster.nodes) CHECK(process.node->storage().segment().inventory().size() == 2);
-  for (int left = 2; left >= 1; --left) {
+  for (int left = 2; left >= 1; --left) {  // no node is left for a repair
     cluster.kill(cluster.places(client, "k100").front());
     for (size_t size : {size_t{100}, size_t{100'000}}) {
       CHECK(*cluster.get(client, "k" + std::to_string(size)) == pattern(size, 1));
     }
     REQUIRE(cluster.until([&] { return cluster.places(client, "k100").size() == static_cast<size_t>(left); }));
   }
-  CHECK(cluster.master->catalog().stats().replicas_short == 4);
 }
 
 TEST_CASE("store: a node that cannot take its replica costs nothing but that") {
@@ -154,11 +153,72 @@ TEST_CASE("store: a restarted master makes one object of the replicas, a remove 
   Client& client = cluster.three_nodes();
   REQUIRE(cluster.put_on(client, "k", pattern(5000, 6), {.replicas = 3}) == Code::kOk);
   cluster.start_master(7);
-  REQUIRE(cluster.until(
-      [&] { return std::ranges::all_of(cluster.nodes, [](const auto& process) { return process.node->joined(); }); }));
+  REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().nodes_ready == 3; }));
   CHECK(cluster.places(client, "k").size() == 3);
   CHECK(*cluster.get(client, "k") == pattern(5000, 6));
   CHECK(cluster.remove(client, "k") == Code::kOk);
   for (auto& process : cluster.nodes) CHECK(process.node->storage().segment().inventory().empty());
   CHECK(cluster.get_code(client, "k") == Code::kNotFound);
+}
+
+TEST_CASE("store: a lost replica is made again from one that is left, byte for byte") {
+  ReplicaCluster cluster;
+  Client& client = cluster.three_nodes();
+  const std::vector<size_t> sizes = {0, 100, 100'000, 1'000'000};
+  for (size_t size : sizes) {
+    REQUIRE(cluster.put_on(client, std::to_string(size), pattern(size, 8), {.replicas = 2}) == Code::kOk);
+  }
+  auto whole = [&] { return cluster.master->catalog().stats().replicas_short == 0; };
+  for (int round = 0; round < 3; ++round) {
+    CAPTURE(round);
+    cluster.kill(cluster.places(client, "100").front());
+    REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().nodes == 2; }));
+    REQUIRE(cluster.until(whole));
+    for (size_t size : sizes) {
+      CHECK(cluster.places(client, std::to_string(size)).size() == 2);
+      CHECK(*cluster.get(client, std::to_string(size)) == pattern(size, 8));
+    }
+    cluster.add_node(4 * kMiB);
+  }
+  CHECK(cluster.master->catalog().stats().repairs >= 3);
+  // what was repaired is confirmed: a new master shows all of it
+  cluster.start_master(9);
+  REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().nodes_ready == 3; }));
+  for (size_t size : sizes) CHECK(cluster.places(client, std::to_string(size)).size() == 2);
+}
+
+TEST_CASE("store: bytes that changed at rest are not spread by a repair") {
+  ReplicaCluster cluster;
+  Client& client = cluster.three_nodes();
+  REQUIRE(cluster.put_on(client, "k", pattern(5000, 9), {.replicas = 2}) == Code::kOk);
+  const auto places = cluster.places(client, "k");
+  cluster.spoil(places[1]);
+  cluster.kill(places[0]);
+  REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().repairs_failed > 0; }));
+  CHECK(cluster.places(client, "k") == std::vector{places[1]});
+  REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().retiring == 0; }));
+}
+
+TEST_CASE("store: a repair that is under way when its object is removed leaves nothing behind") {
+  ReplicaCluster cluster;
+  Client& client = cluster.three_nodes();
+  REQUIRE(cluster.put_on(client, "k", pattern(3 << 20, 10), {.replicas = 2}) == Code::kOk);
+  const auto places = cluster.places(client, "k");
+  auto none = std::ranges::find_if(cluster.nodes, [&](const auto& process) {
+    return std::ranges::find(places, process.node->id()) == places.end();
+  });
+  const InstanceId third = none->node->id();
+  cluster.kill(places[0]);
+  auto repairing = [&] {
+    return std::ranges::any_of(cluster.nodes, [&](const auto& process) {
+      return process.node->id() == third && process.node->storage().jobs() > 0;
+    });
+  };
+  REQUIRE(cluster.until(repairing));
+  CHECK(cluster.remove(client, "k") == Code::kOk);
+  REQUIRE(cluster.until([&] { return !repairing(); }));
+  for (auto& process : cluster.nodes) {
+    CHECK(process.node->storage().segment().inventory().empty());
+    CHECK(process.node->storage().segment().extents().used() == 0);
+  }
 }
