@@ -18,86 +18,98 @@ void Catalog::start_term(uint32_t term) {
   expiries_.clear();
   retiring_keys_.clear();
   retiring_count_ = 0;
+  replica_count_ = 0;
+  short_.clear();
+  missing_ = 0;
+  repairing_ = 0;
   above_count_ = false;
 }
 
 // ---- puts
 
-std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns) {
+std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns,
+                                         const Placement& placement) {
   MT_CHECK(!client.empty(), "an entry without a writer is one that came by inventory");
   advance(now_ns);
   std::vector<PutGrant> grants;
   grants.reserve(requests.size());
   ++batch_;
-  for (const PutRequest& request : requests) grants.push_back(start_one(client, request));
+  for (const PutRequest& request : requests) grants.push_back(start_one(client, request, placement));
   evict_ahead();
   return grants;
 }
 
-PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request) {
-  if (!key_valid(request.key)) return {.code = Code::kInvalid};
+PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, const Placement& placement) {
+  if (!key_valid(request.key) || !placement_valid(placement)) return {.code = Code::kInvalid};
   if (Object* live = objects_.find(request.key)) {
     if (live->committed() && !expired(*live)) {
       use(*live);  // the client would have written it: it is in use
       return {.code = Code::kAlreadyExists};
     }
-    bool repeated =
-        !live->committed() && live->writer == client && live->token == request.token && live->length == request.length;
-    if (repeated && now_ns_ < live->deadline_ns) {
+    bool in_time = !live->committed() && now_ns_ < live->open->deadline_ns;
+    bool repeated = in_time && live->open->writer == client && live->open->token == request.token;
+    if (repeated && live->length == request.length) {
       pass(*live);
       return grant(*live);
     }
-    if (!live->committed() && now_ns_ < live->deadline_ns) return {.code = Code::kAlreadyExists};
+    if (in_time) return {.code = Code::kAlreadyExists};
     ++(live->committed() ? counters_.expired : counters_.puts_expired);
     retire(*live);
   }
-  Node* node = nullptr;
-  if (Code code = place(request, node); code != Code::kOk) {
+  std::vector<Node*> nodes;
+  if (Code code = place(request, placement, nodes); code != Code::kOk) {
     if (code == Code::kNoSpace) ++counters_.puts_no_space;
     return {.code = code};
   }
   Object& object = objects_.insert(request.key);
-  object.node = node;
   object.generation = next_generation();
   object.length = request.length;
-  object.writer = client;
-  object.token = request.token;
-  if (Object* before = last_of_batch(*node); request.follows && before != nullptr) object.follows = before->generation;
-  pass(object);
-  open_put(object);
-  node->tickets.insert(object.generation);
+  object.wanted = static_cast<uint8_t>(placement.replicas);
+  if (object.wanted > 1 && !placement.avoid.empty()) object.avoid(placement.avoid);
+  open_put(object, client, request.token);
+  for (Node* node : nodes) {
+    Replica& replica = add_replica(object, *node);
+    node->tickets.insert(object.generation);
+    if (Replica* before = last_of_batch(*node); request.follows && before != nullptr)
+      replica.follows = before->object->generation;
+    pass(replica);
+  }
   ++counters_.puts_granted;
   return grant(object);
 }
 
-void Catalog::open_put(Object& object) {
-  Node& node = *object.node;
-  object.deadline_ns = now_ns_ + limits_.put_timeout_ns;
-  node.objects.emplace(object.generation, &object);
-  node.unfinished.insert(object.generation);
-  node.unfinished_bytes += object.footprint();
+void Catalog::open_put(Object& object, const ClientId& writer, uint64_t token) {
+  object.open = std::make_unique<OpenPut>(OpenPut{writer, token, now_ns_ + limits_.put_timeout_ns});
   deadlines_.emplace(deadline_of(object), &object);
 }
 
-PutGrant Catalog::grant(const Object& object) const {
-  return {.code = Code::kOk,
-          .node = object.node->id,
-          .generation = object.generation,
-          .key_hash = object.key_hash,
-          .length = object.length,
-          .expires_in_ns = object.deadline_ns - now_ns_};
+PutGrant Catalog::grant(Object& object) const {
+  PutGrant grant{.code = Code::kOk,
+                 .generation = object.generation,
+                 .key_hash = object.key_hash(),
+                 .length = object.length,
+                 .expires_in_ns = object.open->deadline_ns - now_ns_};
+  for (const Replica* replica : object.replicas()) {
+    if (grant.node.empty()) {
+      grant.node = replica->node->id;
+    } else {
+      grant.further.push_back(replica->node->id);
+    }
+  }
+  return grant;
 }
 
-Code Catalog::place(const PutRequest& request, Node*& node) {
-  if (nodes_.size() == 0) return Code::kUnavailable;
+Code Catalog::place(const PutRequest& request, const Placement& placement, std::vector<Node*>& nodes) {
+  if (nodes_.largest_segment(/*ready_only=*/false, placement) == 0) return Code::kUnavailable;
   if (request.length > kMaxObjectBytes) return Code::kTooLarge;
   uint64_t footprint = entry_footprint(request.length);
-  if (footprint > nodes_.largest_segment(/*ready_only=*/false)) return Code::kTooLarge;
-  if (footprint > nodes_.largest_segment(/*ready_only=*/true)) return Code::kUnavailable;
+  if (footprint > nodes_.largest_segment(/*ready_only=*/false, placement)) return Code::kTooLarge;
+  if (footprint > nodes_.largest_segment(/*ready_only=*/true, placement)) return Code::kUnavailable;
   if (entries() >= limits_.max_objects) return Code::kNoSpace;  // evict_ahead works on it
-  node = nodes_.least_full(footprint);
-  if (node != nullptr) return Code::kOk;
-  make_room(footprint);
+  nodes = nodes_.choose(footprint, placement);
+  if (nodes.size() > limits_.max_objects - entries()) nodes.resize(limits_.max_objects - entries());
+  if (!nodes.empty()) return Code::kOk;
+  make_room(footprint, placement);
   return Code::kNoSpace;
 }
 
@@ -118,64 +130,88 @@ Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
   }
   if (object->committed()) return Code::kOk;
   if (!retention_valid(placed.retention)) return Code::kInvalid;
-  if (object->writer.empty()) {  // of an earlier reign: its node told the place
-    commit(*object, object->offset, object->crc, placed.retention);
-    return Code::kOk;
+  if (object->open->writer != client && !object->open->writer.empty()) return Code::kDenied;
+  Code code = land(*object, placed.at);
+  for (const PlacedAt& at : placed.further) {
+    const Code further = land(*object, at);
+    if (code != Code::kOk) code = further;
   }
-  if (object->writer != client) return Code::kDenied;
-  uint64_t footprint = object->footprint();
-  if (placed.offset % kEntryAlignment != 0 || placed.offset > object->node->capacity_bytes ||
-      footprint > object->node->capacity_bytes - placed.offset) {
-    return Code::kInvalid;
+  if (object->placed_count() == 0) {  // no node that it names has it (any more)
+    if (code == Code::kStale) ++counters_.puts_stale;
+    return code;
   }
-  commit(*object, placed.offset, placed.crc, placed.retention);
+  commit(*object, placed.retention);
+  ++counters_.puts_committed;
   return Code::kOk;
 }
 
-void Catalog::commit(Object& object, uint64_t offset, uint32_t crc, const Retention& retention) {
-  Node& node = *object.node;
+Code Catalog::land(Object& object, const PlacedAt& at) {
+  Replica* replica = object.on(at.node);
+  if (replica == nullptr) return Code::kStale;
+  if (replica->placed) return Code::kOk;
+  const bool reported = object.open->writer.empty();  // of an earlier reign: its node told the place
+  const uint64_t capacity = replica->node->capacity_bytes;
+  if (!reported &&
+      (at.offset % kEntryAlignment != 0 || at.offset > capacity || object.footprint() > capacity - at.offset)) {
+    return Code::kInvalid;
+  }
+  if (!reported && object.placed_count() == 0) object.crc = at.crc;
+  if (!reported && object.crc != at.crc) return Code::kInvalid;  // the source changed from one pull to the next
+  mark_placed(*replica, reported ? replica->offset : at.offset);
+  return Code::kOk;
+}
+
+void Catalog::commit(Object& object, const Retention& retention) {
   deadlines_.erase(deadline_of(object));
-  node.unfinished.erase(object.generation);
-  node.tickets.erase(object.generation);
-  node.unfinished_bytes -= object.footprint();
-  node.committed_bytes += object.footprint();
-  object.state = ObjectState::kCommitted;
-  object.offset = offset;
-  object.crc = crc;
-  object.join_round = node.join_round;
-  node.to_confirm.insert(object.generation);
+  object.open = nullptr;
+  for (Replica* replica : object.replicas()) {
+    if (!replica->placed) give_up(*replica);
+  }
+  object.wanted = std::max(object.wanted, static_cast<uint8_t>(object.placed_count()));
   retain(object, retention);
   use(object);
-  ++counters_.puts_committed;
+  recount(object);
 }
 
 void Catalog::use(Object& object) {
-  Node& node = *object.node;
-  EvictionPolicy* policy = policy_of(object);
-  if (policy == nullptr) return pass(object);
-  const Object* before = nullptr;
-  if (!object.follows.empty()) {
+  if (object.further == nullptr) return use(object.first);
+  for (Replica* replica : object.replicas()) {
+    if (replica->placed) use(*replica);
+  }
+}
+
+void Catalog::use(Replica& replica) {
+  Node& node = *replica.node;
+  EvictionPolicy* policy = policy_of(replica);
+  if (policy == nullptr) return pass(replica);
+  const Replica* before = nullptr;
+  if (!replica.follows.empty()) {
     before = last_of_batch(node);
-    if (before != nullptr && before->generation != object.follows) before = nullptr;
-    if (before == nullptr && object.slot == kNoSlot) {  // stored now: it may follow what an earlier batch stored
-      auto it = node.objects.find(object.follows);
+    if (before != nullptr && before->object->generation != replica.follows) before = nullptr;
+    if (before == nullptr && replica.slot == kNoSlot) {  // stored now: it may follow what an earlier batch stored
+      auto it = node.objects.find(replica.follows);
       if (it != node.objects.end()) before = it->second;
     }
   }
   // the policy does not know what is pinned otherwise, or open
-  if (before != nullptr && (before->pin != object.pin || before->slot == kNoSlot)) before = nullptr;
-  policy->used(object, {.now_ns = now_ns_, .bytes = object.footprint(), .parent = before});
-  pass(object);
+  if (before != nullptr && (before->object->pin != replica.object->pin || before->slot == kNoSlot)) before = nullptr;
+  policy->used(replica, {.now_ns = now_ns_, .bytes = replica.object->footprint(), .parent = before});
+  pass(replica);
 }
 
-EvictionPolicy* Catalog::policy_of(const Object& object) {
-  if (object.pin == Pin::kHard) return nullptr;
-  return object.pin == Pin::kSoft ? object.node->soft_policy.get() : object.node->policy.get();
+EvictionPolicy* Catalog::policy_of(const Replica& replica) {
+  const Pin pin = replica.object->pin;
+  if (pin == Pin::kHard) return nullptr;
+  return pin == Pin::kSoft ? replica.node->soft_policy.get() : replica.node->policy.get();
 }
 
 void Catalog::pass(Object& object) {
-  object.node->last_of_batch = &object;
-  object.node->batch = batch_;
+  for (Replica* replica : object.replicas()) pass(*replica);
+}
+
+void Catalog::pass(Replica& replica) {
+  replica.node->last_of_batch = &replica;
+  replica.node->batch = batch_;
 }
 
 std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const PutRef> puts) {
@@ -187,7 +223,7 @@ std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const Pu
       codes.push_back(Code::kStale);
     } else if (object->committed()) {
       codes.push_back(Code::kAlreadyExists);
-    } else if (object->writer != client && !object->writer.empty()) {
+    } else if (object->open->writer != client && !object->open->writer.empty()) {
       codes.push_back(Code::kDenied);
     } else {
       retire(*object);
@@ -200,7 +236,7 @@ std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const Pu
 // ---- readers
 
 bool Catalog::visible(const Object& object) const {
-  return object.committed() && !expired(object) && !retiring_keys_.contains(object.key_hash);
+  return object.committed() && !expired(object) && !retiring_keys_.contains(object.key_hash());
 }
 
 std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t now_ns) {
@@ -219,14 +255,27 @@ std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t no
     int64_t lease_ns = std::min(limits_.lease_ns, object->expires_ns - now_ns_);
     object->lease_until_ns = std::max(object->lease_until_ns, now_ns_ + lease_ns + lease_ns / 50);
     places[i] = {.code = Code::kOk,
-                 .node = object->node->id,
                  .generation = object->generation,
-                 .offset = object->offset,
                  .length = object->length,
                  .crc = object->crc,
                  .lease_ns = lease_ns};
+    tell_places(*object, places[i]);
   }
   return places;
+}
+
+void Catalog::tell_places(Object& object, Place& place) {
+  for (bool ready : {true, false}) {
+    for (const Replica* replica : object.replicas()) {
+      if (!replica->placed || (replica->node->state == NodeState::kReady) != ready) continue;
+      if (place.node.empty()) {
+        place.node = replica->node->id;
+        place.offset = replica->offset;
+      } else {
+        place.further.push_back({replica->node->id, replica->offset});
+      }
+    }
+  }
 }
 
 std::vector<bool> Catalog::exists(std::span<const std::string> keys) const {
@@ -282,54 +331,14 @@ ListPage Catalog::list(std::string_view prefix, std::string_view start_after, si
     const Object& object = it->second;
     last = object.key;
     if (!visible(object)) continue;
-    page.items.push_back({it->first, object.length, object.generation, object.node->id});
+    const auto replicas = object.replicas();
+    const auto placed = std::ranges::find_if(replicas, [](const Replica* one) { return one->placed; });
+    page.items.push_back({it->first, object.length, object.generation, (*placed)->node->id});
   }
   return page;
 }
 
 // ---- the way out
-
-void Catalog::retire(Object& object) {
-  Node& node = *object.node;
-  last_ops_.ended(object.key_hash, object.generation);
-  Generation generation = object.generation;
-  Retiring retiring{.key_hash = object.key_hash, .footprint = object.footprint()};
-  detach(object);
-  add_retiring(node, generation, retiring);
-}
-
-void Catalog::detach(Object& object) {
-  Node& node = *object.node;
-  if (node.last_of_batch == &object) node.last_of_batch = nullptr;
-  if (object.committed()) {
-    if (EvictionPolicy* policy = policy_of(object)) policy->erased(object);
-    unretain(object);
-    node.to_confirm.erase(object.generation);
-    node.committed_bytes -= object.footprint();
-  } else {
-    deadlines_.erase(deadline_of(object));
-    node.unfinished.erase(object.generation);
-    node.tickets.erase(object.generation);
-    node.unfinished_bytes -= object.footprint();
-  }
-  node.objects.erase(object.generation);
-  objects_.erase(object);
-}
-
-void Catalog::add_retiring(Node& node, Generation generation, const Retiring& retiring) {
-  node.retiring.emplace(generation, retiring);
-  node.retiring_bytes += retiring.footprint;
-  ++retiring_keys_[retiring.key_hash];
-  ++retiring_count_;
-  // Of a node that is not ready, `node_ready` queues all at once.
-  if (node.state == NodeState::kReady) node.to_retire.push_back(generation);
-}
-
-void Catalog::end_retiring(const Retiring& retiring) {
-  --retiring_count_;
-  auto it = retiring_keys_.find(retiring.key_hash);
-  if (--it->second == 0) retiring_keys_.erase(it);
-}
 
 void Catalog::tick(int64_t now_ns) {
   advance(now_ns);
@@ -341,6 +350,7 @@ void Catalog::tick(int64_t now_ns) {
   }
   expire();
   evict_ahead();
+  begin_repairs();
 }
 
 }  // namespace moontide::catalog

@@ -17,6 +17,10 @@
 // * Nobody sees an object before it is committed, nor from the moment it is retiring: exists, list and locate agree.
 // * Nobody sees an object, either, while an older generation of its key is retiring (`settled` is false): a master that
 //   starts anew and hears of the older entry first cannot show it after the newer one was seen.
+// * An object has one to kMaxReplicas replicas on as many nodes, of one generation and one checksum. A replica may
+// retire
+//   alone (evicted, lost, never landed): the object lives and shows as long as one is placed. When the object ends,
+//   what still retires of it counts as the older entry that it then is.
 // * A committed or retiring entry is forgotten only on the word of its node, or when the node is lost.
 #pragma once
 
@@ -71,14 +75,18 @@ class Catalog {
   // The node has none of these any more and will refuse their tickets. Unknown generations are ignored: an
   // acknowledgement may come twice.
   void retire_acked(const NodeId& id, std::span<const Generation> generations);
+  // What became of orders to repair. A replica that landed counts when it is the object's, which may have ended since.
+  void repaired(const NodeId& id, std::span<const RepairedItem> items, int64_t now_ns);
 
   // ---- puts
 
   // Bytes count from here on. A key with another open put answers kAlreadyExists until that put's deadline; after it
   // the stale put is cancelled, its entry is retired, and the caller's may start.
-  std::vector<PutGrant> put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns);
-  // kOk also when that generation is committed already. kStale: removed, cancelled, lost or superseded: the put failed.
-  // The caller answers its client when the key is `settled`: from then on everyone sees the object.
+  std::vector<PutGrant> put_start(const ClientId& client, std::span<const PutRequest> requests, int64_t now_ns,
+                                  const Placement& placement = {});
+  // One place that landed is enough; those granted and not named are retired. kOk also when that generation is
+  // committed already. kStale: removed, cancelled, lost or superseded: the put failed. The caller answers its client
+  // when the key is `settled`: from then on everyone sees the object.
   std::vector<Code> put_end(const ClientId& client, std::span<const PutPlaced> placed, int64_t now_ns);
   // The client gives its own open put up. kStale: it is not open (any more), kAlreadyExists: it was committed.
   std::vector<Code> put_revoke(const ClientId& client, std::span<const PutRef> puts);
@@ -104,8 +112,9 @@ class Catalog {
   // Visible objects in key order. Visits at most 4 × limit keys: `resume_after` continues.
   ListPage list(std::string_view prefix, std::string_view start_after, size_t limit) const;
 
-  // Cancels puts past their deadline, ends objects past their ttl and evicts ahead of need; bounded, so call it
-  // regularly. (An object past its ttl is out of sight at once.)
+  // Cancels puts past their deadline, ends objects past their ttl, evicts ahead of need and begins repairs of objects
+  // that lack replicas (only where a node has room enough without eviction); bounded, so call it regularly. (An object
+  // past its ttl is out of sight at once.)
   void tick(int64_t now_ns);
 
   const Node* node(const NodeId& id) const { return nodes_.find(id); }
@@ -116,57 +125,94 @@ class Catalog {
 
  private:
   Generation next_generation() { return {term_, ++sequence_}; }
-  size_t entries() const { return objects_.size() + retiring_count_; }
+  size_t entries() const { return replica_count_ + retiring_count_; }
   Generation ticket_floor(const Node& node) const;
 
-  PutGrant start_one(const ClientId& client, const PutRequest& request);
-  PutGrant grant(const Object& object) const;
-  Code place(const PutRequest& request, Node*& node);
+  PutGrant start_one(const ClientId& client, const PutRequest& request, const Placement& placement);
+  PutGrant grant(Object& object) const;
+  Code place(const PutRequest& request, const Placement& placement, std::vector<Node*>& nodes);
   Code end_one(const ClientId& client, const PutPlaced& placed);
-  void commit(Object& object, uint64_t offset, uint32_t crc, const Retention& retention);
-  // Tells the policy that the object was stored or read, and after what in the same batch.
+  // kOk: the replica is marked as placed where the put says; kStale: the object has none there.
+  Code land(Object& object, const PlacedAt& at);
+  // Of an object of which some replicas are placed: it is seen from now on, those that are not placed are over.
+  void commit(Object& object, const Retention& retention);
+  // Tells the policies that the object was stored or read, and after what in the same batch.
   void use(Object& object);
-  // The object of this batch that was dealt with last on this node; null: none yet.
-  Object* last_of_batch(Node& node) const { return node.batch == batch_ ? node.last_of_batch : nullptr; }
+  void use(Replica& replica);
+  // The replica of this batch that was dealt with last on this node; null: none yet.
+  Replica* last_of_batch(Node& node) const { return node.batch == batch_ ? node.last_of_batch : nullptr; }
   void pass(Object& object);
+  void pass(Replica& replica);
   bool visible(const Object& object) const;
+  static void tell_places(Object& object, Place& place);
 
   bool expired(const Object& object) const { return object.expires_ns <= now_ns_; }
-  // The policy that has the object, or will; null: it is pinned hard.
-  static EvictionPolicy* policy_of(const Object& object);
+  // The policy that has the replica, or will; null: it is pinned hard.
+  static EvictionPolicy* policy_of(const Replica& replica);
+  static bool evictable(const Replica& replica) { return replica.placed && replica.object->pin != Pin::kHard; }
   // Of a committed object: pins it or not, and starts its time anew.
   void keep_so(Object& object, const Retention& retention);
   // The same but for the policies.
   void retain(Object& object, const Retention& retention);
   void unretain(Object& object);
+  // In the books of the replica's node.
+  static void count_pin(const Replica& replica);
+  static void discount_pin(const Replica& replica);
   // As a node is told: with the time that is left.
   Retention retention_of(const Object& object) const;
 
   Result<> take_reported(Node& node, const InventoryEntry& entry);
+  void take_known(Replica& replica, const InventoryEntry& entry);
   void adopt(Node& node, const InventoryEntry& entry);
-  void open_put(Object& object);
+  // One more place of an object that was heard of before.
+  void adopt_further(Node& node, Object& object, const InventoryEntry& entry);
+  void open_put(Object& object, const ClientId& writer, uint64_t token);
 
-  // Moves the entry to its node's retiring ones; the object is destroyed.
+  // catalog_replicas.cpp
+  // Not placed yet; its bytes count.
+  Replica& add_replica(Object& object, Node& node);
+  void mark_placed(Replica& replica, uint64_t offset);
+  // Takes it out of every table of its node, and from its object; its bytes no longer count.
+  void detach(Replica& replica);
+  // Moves the replica to its node's retiring ones, and the object with it where that was the last that it could live
+  // by.
+  void give_up(Replica& replica);
+  // An entry of the object's generation that is none of its replicas (any more) retires while the object lives.
+  void retire_beside(Object& object, Node& node);
+  // Moves all its replicas to their nodes' retiring ones; the object is destroyed.
   void retire(Object& object);
+  void retire_replicas(Object& object);
+  // The object has no replicas any more.
+  void end(Object& object);
+  // The same, and it went with the node that had its last replica.
+  void lose(Object& object);
   void add_retiring(Node& node, Generation generation, const Retiring& retiring);
   void end_retiring(const Retiring& retiring);
-  // Takes the object out of every table; its bytes no longer count.
-  void detach(Object& object);
+  void begin_repairs();
+  void begin_repair(Object& object);
+  // Of the node: they are ordered no more, and what comes of those that were is not wanted.
+  void drop_repairs(Node& node);
+  void order_repairs(Node& node, NodeOrder& order, size_t max_items);
+  // After its replicas changed: how many are missing.
+  void recount(Object& object);
 
-  void make_room(uint64_t footprint);
+  void make_room(uint64_t footprint, const Placement& placement);
   void expire();
   void evict_ahead();
   void evict_ahead(Node& node);
+  // So much more does not make the node evict.
+  bool has_spare_room(const Node& node, uint64_t footprint) const;
   struct EvictionGoal {
     uint64_t bytes = 0;           // to free at least
-    size_t count = 0;             // objects to end at least
-    size_t keep = 0;              // objects that stay whatever the goal
+    size_t count = 0;             // replicas to end at least
+    size_t keep = 0;              // replicas that stay whatever the goal
     bool all_or_nothing = false;  // when all candidates together do not free `bytes`, end none
   };
   // Orders the retirement of victims until the goal is met, as far as one step goes.
   void evict(Node& node, const EvictionGoal& goal);
 
   Result<> check_node(const Node& node) const;
+  Result<> check_object(const std::string& key, const Object& object) const;
 
   const Limits limits_;
   const MakePolicy make_policy_;
@@ -179,14 +225,28 @@ class Catalog {
   LastOps last_ops_;
   // With the key: nodes that lie may report one generation for several.
   using Deadline = std::tuple<int64_t, Generation, std::string_view>;
-  static Deadline deadline_of(const Object& object) { return {object.deadline_ns, object.generation, object.key}; }
+  static Deadline deadline_of(const Object& object) {
+    return {object.open->deadline_ns, object.generation, object.key};
+  }
   std::map<Deadline, Object*> deadlines_;  // of the open puts
   static Deadline expiry_of(const Object& object) { return {object.expires_ns, object.generation, object.key}; }
   std::map<Deadline, Object*> expiries_;                  // of the committed objects that have a ttl
   std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only
   size_t retiring_count_ = 0;
-  bool above_count_ = false;  // as Node::above_watermark, for the number of objects
-  Stats counters_;            // only the counters are kept; the gauges are summed on demand
+  size_t replica_count_ = 0;
+  // The committed objects that have fewer replicas than are wanted.
+  using Short = std::pair<Generation, std::string_view>;
+  static Short short_of(const Object& object) { return {object.generation, object.key}; }
+  struct Lacking {
+    Object* object;
+    int64_t not_before_ns;  // of a repair
+  };
+  std::map<Short, Lacking> short_;
+  uint64_t missing_ = 0;                             // replicas of those
+  size_t repairing_ = 0;                             // replicas that are on their way to fill that
+  std::pair<Generation, std::string> repair_after_;  // of `short_`: looked at last
+  bool above_count_ = false;                         // as Node::above_watermark, for the number of replicas
+  Stats counters_;                                   // only the counters are kept; the gauges are summed on demand
 };
 
 }  // namespace moontide::catalog

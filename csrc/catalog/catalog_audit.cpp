@@ -15,6 +15,9 @@ std::string unequal(const std::string& what, uint64_t kept, uint64_t counted) {
 
 Stats Catalog::stats() const {
   Stats stats = counters_;
+  stats.unfinished = deadlines_.size();
+  stats.committed = objects_.size() - deadlines_.size();
+  stats.replicas_short = missing_;
   stats.nodes = nodes_.size();
   for (auto& [id, node] : nodes_) {
     if (node.state == NodeState::kReady) ++stats.nodes_ready;
@@ -22,8 +25,7 @@ Stats Catalog::stats() const {
     stats.unfinished_bytes += node.unfinished_bytes;
     stats.committed_bytes += node.committed_bytes;
     stats.retiring_bytes += node.retiring_bytes;
-    stats.unfinished += node.unfinished.size();
-    stats.committed += node.committed_count();
+    stats.replicas += node.committed_count();
     stats.retiring += node.retiring.size();
     stats.hard_pinned_bytes += node.hard_bytes;
   }
@@ -31,56 +33,94 @@ Stats Catalog::stats() const {
 }
 
 Result<> Catalog::check_invariants() const {
-  size_t on_nodes = 0, open = 0, retiring = 0;
+  size_t on_nodes = 0, open = 0, retiring = 0, beside_live = 0, replicas = 0, timed = 0, leaving = 0, lacking = 0,
+         repairing = 0;
+  uint64_t missing = 0;
   std::unordered_map<uint64_t, uint32_t> retiring_keys;
   for (auto& [id, node] : nodes_) {
     if (id != node.id) return broken("node under another id");
     TRY_VOID(check_node(node));
     on_nodes += node.objects.size();
-    open += node.unfinished.size();
     retiring += node.retiring.size();
-    for (auto& [generation, entry] : node.retiring) ++retiring_keys[entry.key_hash];
+    for (auto& [generation, entry] : node.retiring) {
+      if (entry.beside_live) {
+        ++beside_live;
+      } else {
+        ++retiring_keys[entry.key_hash];
+      }
+    }
   }
-  if (on_nodes != objects_.size()) return broken(unequal("objects", objects_.size(), on_nodes));
+  for (auto& [key, object] : objects_) {
+    TRY_VOID(check_object(key, object));
+    replicas += object.replicas().count;
+    if (!object.committed()) ++open;
+    if (object.expires_ns != kNever) ++timed;
+    if (object.missing > 0) ++lacking;
+    missing += object.missing;
+    for (const Replica* replica : object.replicas()) repairing += replica->repair;
+    for (size_t i = 0; object.further != nullptr && i < object.further->leaving.size(); ++i) {
+      const Node* node = nodes_.find(object.further->leaving[i]);
+      const auto it = node == nullptr ? decltype(node->retiring.begin()){} : node->retiring.find(object.generation);
+      if (node != nullptr && it != node->retiring.end() && it->second.beside_live) ++leaving;
+    }
+  }
+  if (replicas != replica_count_ || replicas != on_nodes) return broken(unequal("replicas", replica_count_, on_nodes));
+  if (repairing != repairing_) return broken(unequal("repairs", repairing_, repairing));
+  if (leaving != beside_live) return broken(unequal("retiring beside the living", beside_live, leaving));
+  if (missing != missing_ || lacking != short_.size()) return broken(unequal("missing replicas", missing_, missing));
   if (open != deadlines_.size()) return broken(unequal("open puts", deadlines_.size(), open));
   if (retiring != retiring_count_) return broken(unequal("retiring", retiring_count_, retiring));
   if (retiring_keys != retiring_keys_) return broken("retiring keys disagree");
-  for (auto& [key, object] : objects_) {
-    if (object.key != key || object.key_hash != hash64(as_bytes(key))) return broken("object under another key");
-    auto it = object.node->objects.find(object.generation);
-    if (it == object.node->objects.end() || it->second != &object) return broken("object not on its node");
-    if (object.generation.term > term_) return broken("generation " + object.generation.text() + " of a later term");
-    if (object.committed() == deadlines_.contains(deadline_of(object))) {
-      return broken("deadline of generation " + object.generation.text());
-    }
-  }
-  size_t timed = 0;
-  for (auto& [key, object] : objects_) {
-    if (object.expires_ns == kNever) continue;
-    ++timed;
-    if (!object.committed() || !expiries_.contains(expiry_of(object))) return broken("expiry of " + key);
-  }
   if (timed != expiries_.size()) return broken(unequal("expiries", expiries_.size(), timed));
   if (last_ops_.size() > limits_.max_endings) return broken("too many remembered endings");
   return {};
 }
 
+Result<> Catalog::check_object(const std::string& key, const Object& object) const {
+  const std::string generation = "generation " + object.generation.text();
+  if (object.key != key || object.key_hash() != hash64(as_bytes(key))) return broken("object under another key");
+  if (object.generation.term > term_) return broken(generation + " of a later term");
+  if (!object.committed() && !deadlines_.contains(deadline_of(object))) return broken("deadline of " + generation);
+  if (object.expires_ns != kNever && (!object.committed() || !expiries_.contains(expiry_of(object)))) {
+    return broken("expiry of " + generation);
+  }
+  if (object.pin != Pin::kNone && !object.committed()) return broken("pinned before it was committed");
+  std::vector<const Node*> nodes;
+  for (const Replica* replica : object.replicas()) {
+    if (replica->object != &object || replica->key_hash != object.key_hash())
+      return broken("replica of another object");
+    if (std::ranges::find(nodes, replica->node) != nodes.end())
+      return broken("two replicas on one node: " + generation);
+    nodes.push_back(replica->node);
+    auto it = replica->node->objects.find(object.generation);
+    if (it == replica->node->objects.end() || it->second != replica) return broken("replica not on its node");
+    if (replica->repair != (!replica->placed && object.committed())) return broken("repair of " + generation);
+    if (replica->placed && !object.committed()) return broken("placed before it was committed: " + generation);
+  }
+  const size_t placed = object.placed_count();
+  if (nodes.empty() || (object.committed() && placed == 0)) return broken("nowhere: " + generation);
+  const size_t missing = object.committed() && placed < object.wanted ? object.wanted - placed : 0;
+  if (missing != object.missing) return broken(unequal("missing of " + generation, object.missing, missing));
+  if (short_.contains(short_of(object)) != (missing > 0)) return broken("list of what is missing: " + generation);
+  return {};
+}
+
 Result<> Catalog::check_node(const Node& node) const {
   uint64_t unfinished = 0, committed = 0, retiring = 0, in_policy = 0, hard_bytes = 0, hard = 0, soft = 0;
-  for (auto& [generation, object] : node.objects) {
-    if (object->node != &node || object->generation != generation) return broken("object on another node");
+  for (auto& [generation, replica] : node.objects) {
+    const Object* object = replica->object;
+    if (replica->node != &node || object->generation != generation) return broken("replica on another node");
     if (node.retiring.contains(generation)) return broken("generation " + generation.text() + " lives and retires");
-    if (object->evictable() != (object->slot != kNoSlot))
+    if (evictable(*replica) != (replica->slot != kNoSlot))
       return broken("policy misses generation " + generation.text());
-    if (node.tickets.contains(generation) != (!object->committed() && !object->writer.empty())) {
+    if (node.tickets.contains(generation) != (!object->committed() && !object->open->writer.empty())) {
       return broken("ticket of generation " + generation.text());
     }
-    if (node.to_confirm.contains(generation) && !object->committed()) return broken("confirms an open put");
-    if (object->committed() == node.unfinished.contains(generation)) return broken("open set " + generation.text());
-    (object->committed() ? committed : unfinished) += object->footprint();
-    if (object->pin == Pin::kSoft) ++soft;
-    if (object->pin == Pin::kHard) ++hard, hard_bytes += object->footprint();
-    if (object->pin != Pin::kNone && !object->committed()) return broken("pinned before it was committed");
+    if (node.to_confirm.contains(generation) && !replica->placed) return broken("confirms what is not placed");
+    if (replica->placed == node.unfinished.contains(generation)) return broken("open set " + generation.text());
+    (replica->placed ? committed : unfinished) += object->footprint();
+    if (replica->placed && object->pin == Pin::kSoft) ++soft;
+    if (replica->placed && object->pin == Pin::kHard) ++hard, hard_bytes += object->footprint();
   }
   for (auto& [generation, entry] : node.retiring) retiring += entry.footprint;
   if (unfinished != node.unfinished_bytes) return broken(unequal("unfinished", node.unfinished_bytes, unfinished));
@@ -94,10 +134,10 @@ Result<> Catalog::check_node(const Node& node) const {
     return Verdict::kTake;
   };
   bool all = node.soft_policy->pick(SIZE_MAX, now_ns_, count);
-  if (in_policy != node.soft_count) return broken(unequal("objects in the policy of soft pins", in_policy, soft));
+  if (in_policy != node.soft_count) return broken(unequal("replicas in the policy of soft pins", in_policy, soft));
   all = node.policy->pick(SIZE_MAX, now_ns_, count) && all;
   if (!all || in_policy != node.evictable_count()) {
-    return broken(unequal("objects in the policy", in_policy, node.evictable_count()));
+    return broken(unequal("replicas in the policy", in_policy, node.evictable_count()));
   }
   if (node.state != NodeState::kReady && !node.to_retire.empty()) return broken("retires queued before ready");
   return {};

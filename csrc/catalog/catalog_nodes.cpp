@@ -39,6 +39,7 @@ Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
   }
   node->address = join.address;
   node->state = NodeState::kJoining;
+  drop_repairs(*node);
   ++node->join_round;
   node->to_retire.clear();
   return {};
@@ -69,19 +70,18 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   if (!retention_valid(entry.retention)) return refuse("bad retention");
   if (node.retiring.contains(entry.generation)) return {};  // ordered again when the inventory is complete
   if (auto known = node.objects.find(entry.generation); known != node.objects.end()) {
-    Object& object = *known->second;
+    const Object& object = *known->second->object;
     if (object.key != entry.key || object.length != entry.length) return refuse("key or length changed");
-    object.join_round = node.join_round;
-    if (object.committed()) {  // the node knows better than the client that told the place
-      object.offset = entry.offset;
-      object.crc = entry.crc;
-      if (!entry.confirmed || differs(entry.retention, retention_of(object))) node.to_confirm.insert(object.generation);
-    }
+    take_known(*known->second, entry);
     return {};
   }
   if (entry_footprint(entry.length) > node.free_bytes()) return refuse("more entries than the segment holds");
   uint64_t key_hash = hash64(as_bytes(entry.key));
   Object* live = objects_.find(entry.key);
+  if (live != nullptr && live->generation == entry.generation) {
+    adopt_further(node, *live, entry);
+    return {};
+  }
   bool news = last_ops_.newer(key_hash, entry.generation) && (live == nullptr || live->generation < entry.generation);
   if (!news) {
     add_retiring(node, entry.generation, {.key_hash = key_hash, .footprint = entry_footprint(entry.length)});
@@ -92,21 +92,64 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   return {};
 }
 
+void Catalog::take_known(Replica& replica, const InventoryEntry& entry) {
+  Object& object = *replica.object;
+  Node& node = *replica.node;
+  replica.join_round = node.join_round;
+  if (!replica.placed) return;
+  if (entry.crc != object.crc && object.placed_count() > 1) return give_up(replica);
+  // the node knows better than the client that told the place
+  replica.offset = entry.offset;
+  object.crc = entry.crc;
+  if (!entry.confirmed || differs(entry.retention, retention_of(object))) node.to_confirm.insert(object.generation);
+}
+
 void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   Object& object = objects_.insert(entry.key);
-  object.node = &node;
   object.generation = entry.generation;
   object.length = entry.length;
-  object.offset = entry.offset;
   object.crc = entry.crc;
-  object.join_round = node.join_round;
   ++counters_.adopted;
-  if (!entry.confirmed) return open_put(object);
-  object.state = ObjectState::kCommitted;
-  node.objects.emplace(object.generation, &object);
-  node.committed_bytes += object.footprint();
+  if (!entry.confirmed) open_put(object, ClientId{}, 0);
+  Replica& replica = add_replica(object, node);
+  replica.offset = entry.offset;
+  replica.join_round = node.join_round;
+  if (!entry.confirmed) return;
+  mark_placed(replica, entry.offset);
+  node.to_confirm.erase(object.generation);
   retain(object, entry.retention);
   use(object);
+}
+
+void Catalog::adopt_further(Node& node, Object& object, const InventoryEntry& entry) {
+  // One that nobody confirmed may have been pulled when its client had given it up; one place by which the object lives
+  // is enough to let go of such. And an open put of this reign has only the places that it was granted.
+  const bool same = object.length == entry.length && object.replicas().count < kMaxReplicas;
+  const bool open = !object.committed() && object.open->writer.empty();
+  const bool agrees = object.crc == entry.crc && object.committed() == entry.confirmed;
+  const bool confirms = open && entry.confirmed;
+  if (!same || (!confirms && !(agrees && (open || object.committed())))) {
+    object.leaves(node.id);
+    return add_retiring(
+        node, entry.generation,
+        {.key_hash = object.key_hash(), .footprint = entry_footprint(entry.length), .beside_live = true});
+  }
+  ++counters_.adopted;
+  Replica& replica = add_replica(object, node);
+  replica.offset = entry.offset;
+  replica.join_round = node.join_round;
+  if (!entry.confirmed) return;
+  mark_placed(replica, entry.offset);
+  node.to_confirm.erase(object.generation);
+  if (confirms) {
+    object.crc = entry.crc;
+    return commit(object, entry.retention);
+  }
+  count_pin(replica);
+  use(replica);
+  if (differs(entry.retention, retention_of(object))) node.to_confirm.insert(object.generation);
+  object.wanted = std::max<uint8_t>(object.wanted, static_cast<uint8_t>(object.placed_count()));
+  recount(object);
 }
 
 Result<Generation> Catalog::node_ready(const NodeId& id) {
@@ -114,13 +157,13 @@ Result<Generation> Catalog::node_ready(const NodeId& id) {
   if (node == nullptr || node->state != NodeState::kJoining) {
     return fail(Code::kInvalid, "end of the inventory of node " + id.text() + ", which is not joining");
   }
-  std::vector<Object*> gone;
-  for (auto& [generation, object] : node->objects) {
-    if (object->committed() && object->join_round != node->join_round) gone.push_back(object);
+  std::vector<Replica*> gone;
+  for (auto& [generation, replica] : node->objects) {
+    if (replica->placed && replica->join_round != node->join_round) gone.push_back(replica);
   }
-  for (Object* object : gone) {
-    ++counters_.objects_lost;
-    retire(*object);
+  for (Replica* replica : gone) {
+    if (replica->object->placed_count() == 1) ++counters_.objects_lost;
+    give_up(*replica);
   }
   // Everything unacknowledged again, also what the inventory did not show: a put whose entry is only about to arrive
   // at the node must be refused there before its bytes can be counted as free.
@@ -137,6 +180,7 @@ void Catalog::node_away(const NodeId& id) {
   Node* node = nodes_.find(id);
   if (node == nullptr) return;
   node->state = NodeState::kAway;
+  drop_repairs(*node);
   node->to_retire.clear();
 }
 
@@ -144,39 +188,52 @@ void Catalog::node_lost(const NodeId& id) {
   Node* node = nodes_.find(id);
   if (node == nullptr) return;
   while (!node->objects.empty()) {
-    Object& object = *node->objects.begin()->second;
-    // When the node returns after all, a committed object may come back, a failed put may not; what is older than
-    // either may not on any node.
-    Generation over = object.generation;
-    if (object.committed()) {
-      ++counters_.objects_lost;
-      --over.sequence;
+    Object& object = *node->objects.begin()->second->object;
+    detach(*node->objects.begin()->second);
+    const bool lives = object.committed() ? object.placed_count() > 0 : object.replicas().count > 0;
+    if (lives) {
+      recount(object);
+    } else {
+      lose(object);
     }
-    last_ops_.ended(object.key_hash, over);
-    detach(object);
   }
   for (auto& [generation, retiring] : node->retiring) end_retiring(retiring);
   nodes_.erase(id);
 }
 
+void Catalog::lose(Object& object) {
+  // When the node returns after all, a committed object may come back, a failed put may not; what is older than either
+  // may not on any node.
+  Generation over = object.generation;
+  if (object.committed()) {
+    ++counters_.objects_lost;
+    --over.sequence;
+  }
+  last_ops_.ended(object.key_hash(), over);
+  retire_replicas(object);  // repairs from it may be under way
+  end(object);
+}
+
 std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
   std::vector<NodeOrder> orders;
   for (auto& [id, node] : nodes_) {
-    if (node.state != NodeState::kReady || (node.to_retire.empty() && node.to_confirm.empty())) continue;
+    if (node.state != NodeState::kReady) continue;
+    if (node.to_retire.empty() && node.to_confirm.empty() && node.to_repair.empty()) continue;
     NodeOrder order{.node = id, .floor = ticket_floor(node)};
     while (!node.to_confirm.empty() && order.confirm.size() < max_items) {
       const auto newest = std::prev(node.to_confirm.end());  // whose client is about to be answered
-      const Object& object = *node.objects.at(*newest);
+      const Object& object = *node.objects.at(*newest)->object;
       order.confirm.push_back({object.generation, retention_of(object)});
       node.to_confirm.erase(newest);
     }
+    order_repairs(node, order, max_items);
     while (!node.to_retire.empty() && order.retire.size() < max_items) {
       Generation generation = node.to_retire.front();
       node.to_retire.pop_front();
       auto it = node.retiring.find(generation);
       if (it != node.retiring.end()) order.retire.push_back({generation, it->second.key_hash});
     }
-    if (!order.retire.empty() || !order.confirm.empty()) orders.push_back(std::move(order));
+    if (!order.retire.empty() || !order.confirm.empty() || !order.repair.empty()) orders.push_back(std::move(order));
   }
   return orders;
 }

@@ -11,25 +11,48 @@ uint64_t above(uint64_t pinned, uint64_t whole, uint64_t percent) {
   return pinned + percent_of(whole - std::min(pinned, whole), percent);
 }
 
+// The nodes that have the object can be told something.
+bool all_ready(Object& object) {
+  return std::ranges::all_of(object.replicas(),
+                             [](const Replica* one) { return !one->placed || one->node->state == NodeState::kReady; });
+}
+
 }  // namespace
 
 // ---- pins and times to live
 
 void Catalog::keep_so(Object& object, const Retention& retention) {
   if (object.pin == retention.pin) return retain(object, retention);
-  if (EvictionPolicy* before = policy_of(object)) before->erased(object);
+  for (Replica* replica : object.replicas()) {
+    if (replica->slot != kNoSlot) policy_of(*replica)->erased(*replica);
+  }
   retain(object, retention);
   use(object);
 }
 
+void Catalog::count_pin(const Replica& replica) {
+  Node& node = *replica.node;
+  if (replica.object->pin == Pin::kSoft) ++node.soft_count;
+  if (replica.object->pin == Pin::kHard) {
+    ++node.hard_count;
+    node.hard_bytes += replica.object->footprint();
+  }
+}
+
+void Catalog::discount_pin(const Replica& replica) {
+  Node& node = *replica.node;
+  if (replica.object->pin == Pin::kSoft) --node.soft_count;
+  if (replica.object->pin == Pin::kHard) {
+    --node.hard_count;
+    node.hard_bytes -= replica.object->footprint();
+  }
+}
+
 void Catalog::retain(Object& object, const Retention& retention) {
-  Node& node = *object.node;
   unretain(object);
   object.pin = retention.pin;
-  if (object.pin == Pin::kSoft) ++node.soft_count;
-  if (object.pin == Pin::kHard) {
-    ++node.hard_count;
-    node.hard_bytes += object.footprint();
+  for (const Replica* replica : object.replicas()) {
+    if (replica->placed) count_pin(*replica);
   }
   if (retention.ttl_ns == 0) return;
   object.expires_ns = now_ns_ + retention.ttl_ns;
@@ -37,11 +60,8 @@ void Catalog::retain(Object& object, const Retention& retention) {
 }
 
 void Catalog::unretain(Object& object) {
-  Node& node = *object.node;
-  if (object.pin == Pin::kSoft) --node.soft_count;
-  if (object.pin == Pin::kHard) {
-    --node.hard_count;
-    node.hard_bytes -= object.footprint();
+  for (const Replica* replica : object.replicas()) {
+    if (replica->placed) discount_pin(*replica);
   }
   object.pin = Pin::kNone;
   if (object.expires_ns != kNever) expiries_.erase(expiry_of(object));
@@ -63,11 +83,13 @@ std::vector<Code> Catalog::keep(std::span<const std::string> keys, const Retenti
       codes.push_back(Code::kInvalid);
     } else if (object == nullptr || !visible(*object)) {
       codes.push_back(Code::kNotFound);
-    } else if (object->node->state != NodeState::kReady) {
-      codes.push_back(Code::kUnavailable);  // it could not be told
+    } else if (!all_ready(*object)) {
+      codes.push_back(Code::kUnavailable);  // a node could not be told
     } else {
       keep_so(*object, retention);
-      object->node->to_confirm.insert(object->generation);
+      for (const Replica* replica : object->replicas()) {
+        if (replica->placed) replica->node->to_confirm.insert(object->generation);
+      }
       codes.push_back(Code::kOk);
     }
   }
@@ -85,8 +107,8 @@ void Catalog::expire() {
 
 // ---- eviction
 
-void Catalog::make_room(uint64_t footprint) {
-  Node* node = nodes_.cheapest_to_clear(footprint);
+void Catalog::make_room(uint64_t footprint, const Placement& placement) {
+  Node* node = nodes_.cheapest_to_clear(footprint, placement);
   if (node == nullptr) return;
   uint64_t coming = node->free_bytes() + node->retiring_bytes;
   if (coming < footprint) evict(*node, {.bytes = footprint - coming, .all_or_nothing = true});
@@ -100,11 +122,11 @@ void Catalog::evict_ahead() {
   for (const auto& [id, node] : nodes_) pinned += node.hard_count;
   size_t high = above(pinned, limits_.max_objects, limits_.high_percent);
   size_t low = above(pinned, limits_.max_objects, limits_.low_percent);
-  if (objects_.size() > high) above_count_ = true;
-  if (objects_.size() <= low) above_count_ = false;
+  if (replica_count_ > high) above_count_ = true;
+  if (replica_count_ <= low) above_count_ = false;
   if (!above_count_) return;
   Node* node = nodes_.most_objects();
-  if (node != nullptr) evict(*node, {.count = objects_.size() - low, .keep = 1});
+  if (node != nullptr) evict(*node, {.count = replica_count_ - low, .keep = 1});
 }
 
 void Catalog::evict_ahead(Node& node) {
@@ -116,25 +138,31 @@ void Catalog::evict_ahead(Node& node) {
   if (node.above_watermark) evict(node, {.bytes = node.lasting_bytes() - low, .keep = 1});
 }
 
+bool Catalog::has_spare_room(const Node& node, uint64_t footprint) const {
+  const uint64_t low = above(node.hard_bytes, node.capacity_bytes, limits_.low_percent);
+  return node.lasting_bytes() + footprint <= low && entries() < above(0, limits_.max_objects, limits_.low_percent);
+}
+
 void Catalog::evict(Node& node, const EvictionGoal& goal) {
   if (node.evictable_count() <= goal.keep) return;
   size_t most = std::min(limits_.evictions_per_step, node.evictable_count() - goal.keep);
-  std::vector<Object*> victims;
+  std::vector<Replica*> victims;
   uint64_t freed = 0;
   auto unmet = [&] { return (freed < goal.bytes || victims.size() < goal.count) && victims.size() < most; };
   auto offer = [&](Evictable& entry) {
-    Object& object = static_cast<Object&>(entry);
-    if (object.lease_until_ns > now_ns_) return Verdict::kKeep;
-    victims.push_back(&object);
-    freed += object.footprint();
+    Replica& replica = static_cast<Replica&>(entry);
+    if (replica.object->lease_until_ns > now_ns_) return Verdict::kKeep;
+    victims.push_back(&replica);
+    freed += replica.object->footprint();
     return unmet() ? Verdict::kTake : Verdict::kTakeLast;
   };
   bool offered_all = node.policy->pick(limits_.scan_per_step, now_ns_, offer);
   if (offered_all && unmet()) offered_all = node.soft_policy->pick(limits_.scan_per_step, now_ns_, offer);
   if (goal.all_or_nothing && offered_all && freed < goal.bytes) return;
-  for (Object* victim : victims) {
+  for (Replica* victim : victims) {
     ++counters_.evicted;
-    retire(*victim);
+    if (victim->object->wanted > 1) --victim->object->wanted;  // it is not made again somewhere else
+    give_up(*victim);
   }
 }
 

@@ -5,12 +5,17 @@
 namespace moontide::catalog {
 namespace {
 
-// used_a / capacity_a < used_b / capacity_b, exactly.
-bool emptier(uint64_t used_a, uint64_t capacity_a, uint64_t used_b, uint64_t capacity_b) {
-  return static_cast<unsigned __int128>(used_a) * capacity_b < static_cast<unsigned __int128>(used_b) * capacity_a;
+bool avoided(const Node& node, const Placement& placement) {
+  return std::ranges::find(placement.avoid, node.id) != placement.avoid.end();
 }
 
 }  // namespace
+
+// (used_a + footprint) / capacity_a < (used_b + footprint) / capacity_b, exactly.
+bool NodeTable::emptier(const Node& a, const Node& b, uint64_t footprint) {
+  return static_cast<unsigned __int128>(a.used_bytes() + footprint) * b.capacity_bytes <
+         static_cast<unsigned __int128>(b.used_bytes() + footprint) * a.capacity_bytes;
+}
 
 Node* NodeTable::find(const NodeId& id) {
   auto it = map_.find(id);
@@ -29,22 +34,28 @@ Node& NodeTable::insert(const NodeId& id) {
   return it->second;
 }
 
-Node* NodeTable::least_full(uint64_t footprint) {
-  Node* best = nullptr;
-  for (auto& [id, node] : map_) {
-    if (node.state != NodeState::kReady || node.free_bytes() < footprint) continue;
-    if (best == nullptr || emptier(node.used_bytes() + footprint, node.capacity_bytes, best->used_bytes() + footprint,
-                                   best->capacity_bytes)) {
-      best = &node;
-    }
+std::vector<Node*> NodeTable::choose(uint64_t footprint, const Placement& placement) {
+  std::vector<Node*> chosen;
+  auto may = [&](const Node& node) {
+    return std::ranges::find(chosen, &node) == chosen.end() && !avoided(node, placement);
+  };
+  for (const NodeId& id : placement.prefer) {
+    Node* node = find(id);
+    if (chosen.size() < placement.replicas && node != nullptr && takes(*node, footprint) && may(*node))
+      chosen.push_back(node);
   }
-  return best;
+  while (chosen.size() < placement.replicas) {
+    Node* node = least_full(footprint, may);
+    if (node == nullptr) break;
+    chosen.push_back(node);
+  }
+  return chosen;
 }
 
-Node* NodeTable::cheapest_to_clear(uint64_t footprint) {
+Node* NodeTable::cheapest_to_clear(uint64_t footprint, const Placement& placement) {
   Node* best = nullptr;
   for (auto& [id, node] : map_) {
-    if (node.state != NodeState::kReady) continue;
+    if (node.state != NodeState::kReady || avoided(node, placement)) continue;
     if (node.capacity_bytes - node.unfinished_bytes - node.hard_bytes < footprint) continue;
     if (best == nullptr || node.free_bytes() + node.retiring_bytes > best->free_bytes() + best->retiring_bytes) {
       best = &node;
@@ -62,9 +73,10 @@ Node* NodeTable::most_objects() {
   return best;
 }
 
-uint64_t NodeTable::largest_segment(bool ready_only) const {
+uint64_t NodeTable::largest_segment(bool ready_only, const Placement& placement) const {
   uint64_t largest = 0;
   for (auto& [id, node] : map_) {
+    if (avoided(node, placement)) continue;
     if (!ready_only || node.state == NodeState::kReady) largest = std::max(largest, node.capacity_bytes);
   }
   return largest;

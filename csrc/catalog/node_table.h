@@ -21,6 +21,8 @@ enum class NodeState : uint8_t {
 struct Retiring {
   uint64_t key_hash = 0;
   uint64_t footprint = 0;
+  // The object of this very generation lives on another node: that it may show does not depend on this entry.
+  bool beside_live = false;
 };
 
 struct Node {
@@ -32,25 +34,27 @@ struct Node {
   uint64_t unfinished_bytes = 0;
   uint64_t committed_bytes = 0;
   uint64_t retiring_bytes = 0;
-  std::map<Generation, Object*> objects;    // every live object on the node
-  std::set<Generation> unfinished;          // those of `objects` whose put is open
+  std::map<Generation, Replica*> objects;   // one of every live object on the node
+  std::set<Generation> unfinished;          // those of `objects` that are not placed
   std::set<Generation> tickets;             // those of `unfinished` for which this reign gave a ticket
   std::map<Generation, Retiring> retiring;  // ends with the node's acknowledgement
   std::deque<Generation> to_retire;         // of `retiring`: not handed out since the node became ready
   std::set<Generation> to_confirm;          // committed, the node does not know yet or not how long it is kept
+  std::deque<Generation> to_repair;         // of `objects`: not handed out yet
   uint64_t hard_bytes = 0;                  // of `committed_bytes`: pinned hard
   size_t hard_count = 0;
   size_t soft_count = 0;
   std::unique_ptr<EvictionPolicy> policy;       // over the committed objects that are not pinned
   std::unique_ptr<EvictionPolicy> soft_policy;  // over those that are pinned softly
   bool above_watermark = false;                 // from the high watermark down to the low one
-  Object* last_of_batch = nullptr;              // that the batch number `batch` dealt with; null: none, or it is gone
+  Replica* last_of_batch = nullptr;             // that the batch number `batch` dealt with; null: none, or it is gone
   uint64_t batch = 0;
 
   uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes; }
   uint64_t free_bytes() const { return capacity_bytes - used_bytes(); }
   // The bytes that are in use once every ordered retire is acknowledged.
   uint64_t lasting_bytes() const { return unfinished_bytes + committed_bytes; }
+  // Replicas that are placed here.
   size_t committed_count() const { return objects.size() - unfinished.size(); }
   size_t evictable_count() const { return committed_count() - hard_count; }
 };
@@ -70,16 +74,34 @@ class NodeTable {
   Map::const_iterator begin() const { return map_.begin(); }
   Map::const_iterator end() const { return map_.end(); }
 
-  // The ready node that is least full after taking `footprint` bytes; null when none has that much free.
-  Node* least_full(uint64_t footprint);
+  // Ready nodes that have `footprint` bytes free, each once: first those that are preferred, then the least full after
+  // taking so much. As many as are asked for and as there are.
+  std::vector<Node*> choose(uint64_t footprint, const Placement& placement);
+  // Of the nodes for which `may` holds, the ready one that is least full after taking `footprint` bytes; null when none
+  // has that much free.
+  template <class May>
+  Node* least_full(uint64_t footprint, May may) {
+    Node* best = nullptr;
+    for (auto& [id, node] : map_) {
+      if (!takes(node, footprint) || !may(node)) continue;
+      if (best == nullptr || emptier(node, *best, footprint)) best = &node;
+    }
+    return best;
+  }
   // The ready node on which the fewest further bytes have to be evicted for `footprint`, open puts and hard pins
   // staying; null when none could ever be emptied far enough.
-  Node* cheapest_to_clear(uint64_t footprint);
+  Node* cheapest_to_clear(uint64_t footprint, const Placement& placement);
   // The ready node with the most objects that may be evicted; null when there is none.
   Node* most_objects();
-  uint64_t largest_segment(bool ready_only) const;
+  // Zero: there is no node, or the placement allows none.
+  uint64_t largest_segment(bool ready_only, const Placement& placement) const;
 
  private:
+  static bool takes(const Node& node, uint64_t footprint) {
+    return node.state == NodeState::kReady && node.free_bytes() >= footprint;
+  }
+  static bool emptier(const Node& a, const Node& b, uint64_t footprint);
+
   Map map_;
 };
 

@@ -78,12 +78,12 @@ void ObjectIndex::insert(Object& object) {
   ++size_;
   move_some();
   if ((now_.used + 1) * 4 > now_.slots * 3) grow();
-  if (!now_.insert(object, tag_of(object.key_hash))) ++left_out_;
+  if (!now_.insert(object, tag_of(object.key_hash()))) ++left_out_;
 }
 
 void ObjectIndex::erase(const Object& object) {
   --size_;
-  const uint32_t tag = tag_of(object.key_hash);
+  const uint32_t tag = tag_of(object.key_hash());
   if (!now_.erase(object, tag) && !before_.erase(object, tag)) --left_out_;
 }
 

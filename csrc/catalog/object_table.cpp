@@ -1,10 +1,58 @@
 #include "catalog/object_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/hash.h"
+#include "catalog/node_table.h"
 
 namespace moontide::catalog {
+
+// ---- an object
+
+size_t Object::placed_count() const {
+  return static_cast<size_t>(std::ranges::count_if(replicas(), [](const Replica* one) { return one->placed; }));
+}
+
+Replica* Object::on(const NodeId& node) {
+  for (Replica* one : replicas()) {
+    if (one->node->id == node) return one;
+  }
+  return nullptr;
+}
+
+Replica& Object::add_replica() {
+  if (first.node == nullptr) return first;
+  if (further == nullptr) further = std::make_unique<Further>();
+  MT_CHECK(1 + further->replicas.size() < kMaxReplicas, generation.text());
+  Replica& added = *further->replicas.emplace_back(std::make_unique<Replica>());
+  added.key_hash = key_hash();
+  added.object = this;
+  return added;
+}
+
+void Object::remove_replica(Replica& replica) {
+  if (&replica == &first) {
+    const uint64_t hash = key_hash();
+    first = {};
+    first.key_hash = hash;
+    first.object = this;
+    return;
+  }
+  std::erase_if(further->replicas, [&](const auto& one) { return one.get() == &replica; });
+}
+
+void Object::leaves(const NodeId& node) {
+  if (further == nullptr) further = std::make_unique<Further>();
+  if (std::ranges::find(further->leaving, node) == further->leaving.end()) further->leaving.push_back(node);
+}
+
+void Object::avoid(const std::vector<NodeId>& nodes) {
+  if (further == nullptr) further = std::make_unique<Further>();
+  further->avoid = nodes;
+}
+
+// ---- the table
 
 const Object* ObjectTable::find(std::string_view key) const {
   const Object* object = index_.find(key, hash64(as_bytes(key)));
@@ -18,10 +66,12 @@ Object* ObjectTable::find(std::string_view key) { return const_cast<Object*>(std
 Object& ObjectTable::insert(std::string_view key) {
   auto [it, fresh] = map_.try_emplace(std::string(key));
   MT_CHECK(fresh, "key is taken, hash " + std::to_string(hash64(as_bytes(key))));
-  it->second.key = it->first;
-  it->second.key_hash = hash64(as_bytes(key));
-  index_.insert(it->second);
-  return it->second;
+  Object& object = it->second;
+  object.key = it->first;
+  object.first.key_hash = hash64(as_bytes(key));
+  object.first.object = &object;
+  index_.insert(object);
+  return object;
 }
 
 void ObjectTable::erase(Object& object) {

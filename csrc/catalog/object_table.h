@@ -1,9 +1,12 @@
-// Objects by key: at most one live object (unfinished or committed) per key. Single-threaded.
+// Objects by key: at most one live object (unfinished or committed) per key, with its replicas. Single-threaded.
 #pragma once
 
+#include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "catalog/eviction/policy.h"
 #include "catalog/object_index.h"
@@ -12,35 +15,81 @@
 namespace moontide::catalog {
 
 struct Node;
-
-enum class ObjectState : uint8_t {
-  kUnfinished,  // put_start was answered, put_end has not come: bytes are counted, nobody sees it
-  kCommitted,
-};
+struct Object;
 
 inline constexpr int64_t kNever = INT64_MAX;
 
-// The policy of its node knows it while it is committed and not pinned hard.
-struct Object : Evictable {
+// One place of an object. The policy of its node knows it while it is placed and not pinned hard. Its address is
+// stable.
+struct Replica : Evictable {
+  uint32_t join_round = 0;  // the node's round in which its inventory or a put_end last vouched for the entry
+  bool placed = false;      // the node has the bytes, and they are the object's; else they are on their way
+  bool repair = false;      // they are on their way from another node, not from the client
+  Object* object = nullptr;
+  Node* node = nullptr;  // null: this one is not in use
+  uint64_t offset = 0;
+  Generation follows;  // the object on the same node without which this one is worthless; none: empty
+};
+
+// The replicas of one object at this moment: it may lose some while the list is walked.
+template <class R>
+struct ReplicaList {
+  std::array<R*, kMaxReplicas> items;
+  size_t count = 0;
+  R* const* begin() const { return items.data(); }
+  R* const* end() const { return items.data() + count; }
+};
+
+struct OpenPut {
+  ClientId writer;  // none: came by inventory, the places are known
+  uint64_t token = 0;
+  int64_t deadline_ns = 0;
+};
+
+struct Object {
   std::string_view key;  // lives in the table
-  Node* node = nullptr;
+  Replica first;         // most objects have one replica only
+  // Replicas beyond that, and nodes that may still hold an entry of it which is no replica any more.
+  struct Further {
+    std::vector<std::unique_ptr<Replica>> replicas;
+    std::vector<NodeId> leaving;
+    std::vector<NodeId> avoid;  // that its put wants nothing on
+  };
+  std::unique_ptr<Further> further;
   Generation generation;
   uint64_t length = 0;
-  uint64_t offset = 0;
+  std::unique_ptr<OpenPut> open;  // put_start was answered, put_end has not come: nobody sees it. null: committed
+  int64_t lease_until_ns = 0;     // while committed; 0 = none
+  int64_t expires_ns = kNever;    // while committed
   uint32_t crc = 0;
-  ObjectState state = ObjectState::kUnfinished;
-  uint32_t join_round = 0;      // the node's round in which its inventory or a put_end last vouched for the entry
-  ClientId writer;              // while unfinished; none: came by inventory, the place is known
-  uint64_t token = 0;           // while unfinished
-  int64_t deadline_ns = 0;      // while unfinished
-  int64_t lease_until_ns = 0;   // while committed; 0 = none
-  Pin pin = Pin::kNone;         // while committed
-  int64_t expires_ns = kNever;  // while committed
-  Generation follows;           // the object on the same node without which this one is worthless; none: empty
+  Pin pin = Pin::kNone;  // while committed
+  uint8_t wanted = 1;    // replicas
+  uint8_t missing = 0;   // of those, while committed; as the catalog counts them
 
+  uint64_t key_hash() const { return first.key_hash; }
   uint64_t footprint() const { return entry_footprint(length); }
-  bool committed() const { return state == ObjectState::kCommitted; }
-  bool evictable() const { return committed() && pin != Pin::kHard; }
+  bool committed() const { return open == nullptr; }
+
+  ReplicaList<Replica> replicas() { return list<Replica>(*this); }
+  ReplicaList<const Replica> replicas() const { return list<const Replica>(*this); }
+  size_t placed_count() const;
+  // Null: it has none there.
+  Replica* on(const NodeId& node);
+  // At most kMaxReplicas.
+  Replica& add_replica();
+  void remove_replica(Replica& replica);
+  void leaves(const NodeId& node);
+  void avoid(const std::vector<NodeId>& nodes);
+
+ private:
+  template <class R, class O>
+  static ReplicaList<R> list(O& object) {
+    ReplicaList<R> found;
+    if (object.first.node != nullptr) found.items[found.count++] = &object.first;
+    if (object.further == nullptr) return found;
+    for (auto& one : object.further->replicas) found.items[found.count++] = one.get();
+    return found;
+  }
 };
 
 class ObjectTable {

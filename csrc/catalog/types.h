@@ -17,6 +17,8 @@ using ClientId = InstanceId;  // a client process
 
 inline constexpr size_t kMaxKeyBytes = 1024;
 inline constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 46;
+inline constexpr size_t kMaxReplicas = 8;         // of one object
+inline constexpr size_t kMaxPlacementNodes = 64;  // named as preferred or to be avoided
 inline constexpr uint64_t kEntryHeaderBytes = 64;
 inline constexpr uint64_t kEntryAlignment = 64;
 
@@ -40,6 +42,9 @@ struct Limits {
   size_t evictions_per_step = 256;
   size_t scan_per_step = 4096;  // candidates looked at in one step (those with a live lease are passed over)
   size_t expiries_per_tick = 256;
+  size_t repairs_max = 64;                // under way
+  size_t repairs_per_tick = 64;           // objects that lack replicas looked at in one tick
+  int64_t repair_pause_ns = 5 * kSecond;  // after a repair of an object failed
 };
 
 // ---- how long an object is kept
@@ -93,15 +98,46 @@ struct RetireItem {
   uint64_t key_hash = 0;
 };
 
+// "Pull this entry from the node that has it." The bytes count at the node from the order on.
+struct RepairItem {
+  std::string key{};
+  Generation generation{};
+  uint64_t length = 0;
+  uint32_t crc = 0;
+  NodeId source{};
+  uint64_t offset = 0;  // there
+};
+
+// What became of it.
+struct RepairedItem {
+  Generation generation{};
+  Code code = Code::kOk;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+};
+
 struct NodeOrder {
   NodeId node{};
   Generation floor{};  // no put older than this is open on the node: a ticket below it can be refused
   std::vector<ConfirmItem> confirm{};
   // "Clear the generation word of these entries, drop them, end your use of them, then acknowledge."
   std::vector<RetireItem> retire{};
+  std::vector<RepairItem> repair{};
 };
 
 // ---- puts
+
+// Where the objects of a batch of puts are wanted.
+struct Placement {
+  size_t replicas = 1;           // each on another node, 1 to kMaxReplicas
+  std::vector<NodeId> prefer{};  // tried first, in this order
+  std::vector<NodeId> avoid{};   // never used
+};
+
+inline bool placement_valid(const Placement& p) {
+  return p.replicas >= 1 && p.replicas <= kMaxReplicas && p.prefer.size() <= kMaxPlacementNodes &&
+         p.avoid.size() <= kMaxPlacementNodes;
+}
 
 struct PutRequest {
   std::string key{};
@@ -113,22 +149,31 @@ struct PutRequest {
 };
 
 // `code` kOk: the rest says where. kAlreadyExists, kTooLarge, kNoSpace (room is being made: ask again),
-// kUnavailable (no node takes objects now), kInvalid (key).
+// kUnavailable (no node takes objects now), kInvalid (key, placement). Where fewer nodes have room than were asked for,
+// fewer are granted, at least one.
 struct PutGrant {
   Code code = Code::kOk;
   NodeId node{};
+  std::vector<NodeId> further{};  // nodes of further replicas
   Generation generation{};
   uint64_t key_hash = 0;
   uint64_t length = 0;
   int64_t expires_in_ns = 0;
 };
 
+// A replica that landed.
+struct PlacedAt {
+  NodeId node{};
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+};
+
 struct PutPlaced {
   std::string key{};
   Generation generation{};
-  uint64_t offset = 0;
-  uint32_t crc = 0;
+  PlacedAt at{};
   Retention retention{};
+  std::vector<PlacedAt> further{};
 };
 
 struct PutRef {
@@ -138,6 +183,11 @@ struct PutRef {
 
 // ---- reads
 
+struct ReplicaAt {
+  NodeId node{};
+  uint64_t offset = 0;
+};
+
 struct Place {
   Code code = Code::kNotFound;
   NodeId node{};
@@ -146,13 +196,14 @@ struct Place {
   uint64_t length = 0;  // of the payload behind it
   uint32_t crc = 0;
   int64_t lease_ns = 0;
+  std::vector<ReplicaAt> further{};  // other places of the same bytes; those on nodes that are away come last
 };
 
 struct Listed {
   std::string key{};
   uint64_t length = 0;
   Generation generation{};
-  NodeId node{};
+  NodeId node{};  // one of those that have it
 };
 
 struct ListPage {
@@ -170,6 +221,8 @@ struct Stats {
   uint64_t unfinished = 0;
   uint64_t committed = 0;
   uint64_t retiring = 0;
+  uint64_t replicas = 0;           // of the committed objects
+  uint64_t replicas_short = 0;     // that committed objects lack of what was asked for
   uint64_t hard_pinned_bytes = 0;  // of the committed ones
   // since the catalog was made
   uint64_t located = 0;
@@ -184,6 +237,8 @@ struct Stats {
   uint64_t puts_no_space = 0;
   uint64_t adopted = 0;
   uint64_t objects_lost = 0;
+  uint64_t repairs = 0;
+  uint64_t repairs_failed = 0;
 };
 
 }  // namespace moontide::catalog

@@ -224,6 +224,18 @@ void Engine::dial(const std::string& target, int64_t timeout_ns) {
   opener->start();
 }
 
+Engine::Distance Engine::distance(const std::string& address) const {
+  if (address == address_) return Distance::kHere;
+  for (const auto& [number, link] : links_) {
+    if (!link->initiator() || link->peer_address() != address) continue;
+    if (link->same_instance()) return Distance::kHere;
+    return link->same_host() ? Distance::kHost : Distance::kElsewhere;
+  }
+  // Never spoken to: equal hosts in both addresses are a hint, and a hint is all that is asked for.
+  const auto host = [](const std::string& whole) { return std::string_view(whole).substr(0, whole.rfind(':')); };
+  return host(address) == host(address_) ? Distance::kHost : Distance::kElsewhere;
+}
+
 void Engine::finish_open(const std::string& address, const Result<LinkRef>& link) {
   openers_.erase(address);
   observer_.connected(address, link ? Code::kOk : link.error().code);

@@ -75,6 +75,9 @@ class Engine {
   // Opens a link to the engine at `address`, or gives the one that is open to it, once its peer has shown that it is
   // there. `opened` runs once, in a later turn.
   void open(const std::string& address, int64_t timeout_ns, Opened opened);
+  // How near the engine at `address` is, as far as this one can tell without asking: to choose between equals.
+  enum class Distance : uint8_t { kHere, kHost, kElsewhere };
+  Distance distance(const std::string& address) const;
   // A number for `Record::handle`, valid while link and region are. 0: no such region.
   uint64_t handle(const LinkRef& link, uint32_t region);
 

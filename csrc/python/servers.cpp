@@ -60,6 +60,8 @@ py::dict node_stats(const Tenant<store::Node>& handle) {
   out["pulls_refused"] = c.refused;
   out["pulls_failed"] = c.failed;
   out["retired"] = c.retired;
+  out["repairs"] = c.repairs;
+  out["repairs_failed"] = c.repairs_failed;
   return out;
 }
 

@@ -34,8 +34,8 @@ void check_value(const sim::Request& request) {
 }
 
 bool start(Cluster& cluster, size_t client, uint64_t number, const std::string& kind, const std::string& key,
-           uint64_t value, uint64_t length, bool in_memory) {
-  sim::Request request{number, kind_of(kind), key, value, length, in_memory};
+           uint64_t value, uint64_t length, bool in_memory, size_t replicas) {
+  sim::Request request{number, kind_of(kind), key, value, length, in_memory, replicas};
   check_value(request);
   sim::ClientMachine* machine = cluster.client(client);
   if (machine == nullptr) return false;
@@ -98,7 +98,7 @@ void bind_sim(py::module_& m) {
           "run_for", [](Cluster& self, int64_t ns) { self.world().run_for(ns); },
           py::call_guard<py::gil_scoped_release>())
       .def("start", &start, py::arg("client"), py::arg("number"), py::arg("kind"), py::arg("key"), py::arg("value") = 0,
-           py::arg("length") = 0, py::arg("in_memory") = true)
+           py::arg("length") = 0, py::arg("in_memory") = true, py::arg("replicas") = 1)
       .def("take_outcomes", &take_outcomes)
       .def("assembled", &Cluster::assembled)
       .def(

@@ -1,6 +1,8 @@
 // The pool in Python: a client, with a node and a master of its own where asked.
 #include <pybind11/stl.h>
 
+#include <charconv>
+
 #include "python/bindings.h"
 #include "python/operation.h"
 #include "python/tenant.h"
@@ -11,6 +13,7 @@ namespace {
 
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
 using Lengths = std::vector<Result<uint64_t>>;
+using Places = std::vector<Result<store::Location>>;
 
 // `gathers`: what it sends waits for let_go(), for a caller that begins many things and then says so.
 class ClientHandle : public Tenant<store::Member> {
@@ -105,6 +108,23 @@ py::list lengths_list(const Lengths& results) {
   return out;
 }
 
+// (length, [(node, address of its engine), …]) per key that was found
+py::list places_list(const Places& results) {
+  py::list out(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results[i]) {
+      out[i] = make_exception(results[i].error().code, results[i].error().message);
+      continue;
+    }
+    py::list places;
+    places.append(py::make_tuple(results[i]->node.text(), results[i]->address));
+    for (const store::OtherPlace& place : results[i]->further)
+      places.append(py::make_tuple(place.node.text(), place.address));
+    out[i] = py::make_tuple(results[i]->length, places);
+  }
+  return out;
+}
+
 py::list codes_list(const std::vector<Code>& codes) {
   py::list out(codes.size());
   for (size_t i = 0; i < codes.size(); ++i)
@@ -172,7 +192,7 @@ BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeou
       native->reset();
       quiet->finish();
     };
-    *native = start(member.client(), std::move(options));
+    *native = start(member, std::move(options));
     handle.native = *native;
   });
   return handle;
@@ -188,9 +208,36 @@ catalog::Retention to_retention(const Retained& given) {
   return retention;
 }
 
+// (replicas, nodes to prefer, nodes to avoid); checked by Python
+using Placed = std::tuple<size_t, std::vector<std::string>, std::vector<std::string>>;
+
+InstanceId node_id(const std::string& text) {
+  InstanceId id;
+  const char* const end = text.data() + text.size();
+  const bool whole = text.size() == 32 && std::from_chars(text.data(), text.data() + 16, id.high, 16).ptr == end - 16 &&
+                     std::from_chars(text.data() + 16, end, id.low, 16).ptr == end;
+  if (!whole) raise({Code::kInvalid, "the id of a node is 32 hexadecimal digits"});
+  return id;
+}
+
+catalog::Placement to_placement(const Placed& given, store::Node* own) {
+  catalog::Placement placement{std::get<0>(given), {}, {}};
+  for (const std::string& text : std::get<1>(given)) {
+    if (text != "own") {
+      placement.prefer.push_back(node_id(text));
+    } else if (own != nullptr) {
+      placement.prefer.push_back(own->id());
+    }
+  }
+  for (const std::string& text : std::get<2>(given)) placement.avoid.push_back(node_id(text));
+  if (!catalog::placement_valid(placement)) raise({Code::kInvalid, "too many replicas, or too many nodes named"});
+  return placement;
+}
+
 BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
                 const std::vector<std::vector<Range>>& parts, bool async, bool registered,
-                std::optional<double> timeout, std::string trace, bool prefix, const Retained& retained) {
+                std::optional<double> timeout, std::string trace, bool prefix, const Retained& retained,
+                const Placed& placed) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
@@ -198,8 +245,9 @@ BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys
   const catalog::Retention retention = to_retention(retained);
   for (size_t i = 0; i < keys.size(); ++i)
     items.push_back({keys[i], to_parts(parts[i]), {}, retention, prefix && i > 0});
-  return start_batch(client, timeout, std::move(trace), [&](store::Client& native, store::OperationOptions options) {
-    return native.put(std::move(items), async ? store::Commit::kAsync : store::Commit::kSync, std::move(options));
+  const auto commit = async ? store::Commit::kAsync : store::Commit::kSync;
+  return start_batch(client, timeout, std::move(trace), [&](store::Member& member, store::OperationOptions options) {
+    return member.client().put(std::move(items), commit, std::move(options), to_placement(placed, member.node()));
   });
 }
 
@@ -211,8 +259,8 @@ BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys
   if (registered) check_registered(*client.runtime(), parts);
   std::vector<store::GetItem> items;
   for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i])});
-  return start_batch(client, timeout, std::move(trace), [&](store::Client& native, store::OperationOptions options) {
-    return native.get(std::move(items), std::move(options));
+  return start_batch(client, timeout, std::move(trace), [&](store::Member& member, store::OperationOptions options) {
+    return member.client().get(std::move(items), std::move(options));
   });
 }
 
@@ -235,6 +283,12 @@ Operation ask_about(const ClientHandle& client, const py::sequence& given, std::
       client,
       [&](store::Client& native, auto set) { (native.*kAsk)(std::move(keys), timeout_ns(timeout), std::move(set)); },
       convert);
+}
+
+Operation places(const ClientHandle& client, const std::vector<std::string>& keys, std::optional<double> timeout) {
+  return ask<Places>(
+      client, [&](store::Client& native, auto set) { native.places(keys, timeout_ns(timeout), std::move(set)); },
+      places_list);
 }
 
 py::dict counters(const ClientHandle& client) {
@@ -286,7 +340,7 @@ void bind_client(py::module_& m) {
       .def("let_go", &ClientHandle::let_go)
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
-           py::arg("retained") = Retained{})
+           py::arg("retained") = Retained{}, py::arg("placement") = Placed{1, {}, {}})
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def(
@@ -298,6 +352,7 @@ void bind_client(py::module_& m) {
                 lengths_list);
           },
           py::arg("keys"), py::arg("timeout") = py::none())
+      .def("places", &places, py::arg("keys"), py::arg("timeout") = py::none())
       .def(
           "exists",
           [](const ClientHandle& h, const py::sequence& keys, std::optional<double> timeout) {

@@ -97,7 +97,8 @@ void ClientMachine::put(const Request& request) {
   std::vector<store::PutItem> items;
   items.push_back(std::move(item));
   const auto commit = request.kind == Kind::kPutAsync ? store::Commit::kAsync : store::Commit::kSync;
-  *operation = client_->put(std::move(items), commit, std::move(options));
+  *operation = client_->put(std::move(items), commit, std::move(options),
+                            {.replicas = request.replicas, .prefer = {}, .avoid = {}});
 }
 
 void ClientMachine::get(const Request& request) {

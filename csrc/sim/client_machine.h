@@ -20,6 +20,7 @@ struct Request {
   uint64_t value = 0;     // puts: the number of the contents, see sim/values.h
   uint64_t length = 0;    // puts: kValueBytesMin up to Slots::kSlotBytes
   bool in_memory = true;  // puts: from registered memory; else the client keeps a copy
+  size_t replicas = 1;    // puts
 };
 
 struct Outcome {

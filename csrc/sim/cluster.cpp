@@ -139,6 +139,8 @@ std::map<std::string, uint64_t> Cluster::counters() const {
     sums["evicted"] += stats.evicted;
     sums["removed"] += stats.removed;
     sums["adopted"] += stats.adopted;
+    sums["repairs"] += stats.repairs;
+    sums["repairs_failed"] += stats.repairs_failed;
     sums["puts_expired"] += stats.puts_expired;
   }
   return sums;

@@ -45,9 +45,9 @@ class Cluster {
   ClientMachine* client(size_t index);
   std::vector<Outcome> take_outcomes();
 
-  // What must hold at any time: the catalog agrees with itself, entries do not overlap, lie where the allocator has
-  // them and hold the bytes of a put of their key, a ready node holds no more than the catalog counts, and no buffer
-  // was touched after its operation was quiet.
+  // What must hold at any time: the catalog agrees with itself, every replica that it shows is on its node, entries do
+  // not overlap, lie where the allocator has them and hold the bytes of a put of their key, a ready node holds no more
+  // than the catalog counts, and no buffer was touched after its operation was quiet.
   Result<> audit() const;
   // What must hold in addition when faults are over and nothing was asked for a while: nobody waits for anything, and
   // the bytes of catalog, inventory and allocator are the same.
@@ -74,6 +74,7 @@ class Cluster {
   Result<> start_node(size_t index);
   Result<> start_client(size_t index);
   Result<> audit_node(const NodeMachine& node) const;
+  static Result<> audit_replicas(const NodeMachine& run, const catalog::Node& known);
   const catalog::Node* in_catalog(const NodeMachine& node) const;
 
   const ClusterOptions options_;

@@ -62,6 +62,22 @@ Result<> Cluster::audit_node(const NodeMachine& run) const {
     return violated(host + ": holds entries of " + bytes_text(entries_bytes) + ", the catalog counts " +
                     bytes_text(known->used_bytes()));
   }
+  if (known != nullptr && known->state == catalog::NodeState::kReady) TRY_VOID(audit_replicas(run, *known));
+  return {};
+}
+
+// What the catalog shows is there: a replica is out of its books before its node hears of it.
+Result<> Cluster::audit_replicas(const NodeMachine& run, const catalog::Node& known) {
+  const auto& inventory = run.node->storage().segment().inventory();
+  for (const auto& [generation, replica] : known.objects) {
+    if (!replica->placed) continue;
+    const std::string key(replica->object->key);
+    const auto entry = inventory.find(generation);
+    if (entry == inventory.end() || entry->second.key != key || entry->second.offset != replica->offset) {
+      return violated(run.machine->process().host() + ": lost " + key + " of generation " + generation.text() +
+                      ", which the catalog shows");
+    }
+  }
   return {};
 }
 

@@ -13,6 +13,13 @@ namespace {
 constexpr size_t kTouchesPerNotice = 256;
 constexpr int64_t kTouchEvery = kSecond / 2;
 
+// Not inlined: g++ 12 would take the payload for uninitialized.
+template <wire::Message T>
+[[gnu::noinline]] Result<T> read_answer(const Result<Bytes>& payload) {
+  if (!payload) return std::unexpected(payload.error());
+  return wire::decode<T>(*payload);
+}
+
 }  // namespace
 
 Client::Client(io::Reactor& reactor, io::Network& network, engine::Engine& engine, ClientOptions options)
@@ -39,9 +46,11 @@ void Client::track(const OperationRef& operation) {
   if (!operation->done()) operations_.insert(operation);
 }
 
-OperationRef Client::put(std::vector<PutItem> items, Commit commit, OperationOptions options) {
+OperationRef Client::put(std::vector<PutItem> items, Commit commit, OperationOptions options,
+                         catalog::Placement placement) {
   int64_t timeout_ns = timeout_or_default(options.timeout_ns);
-  auto operation = std::make_shared<PutOperation>(*this, std::move(items), commit, std::move(options));
+  auto operation =
+      std::make_shared<PutOperation>(*this, std::move(items), commit, std::move(options), std::move(placement));
   operation->start(timeout_ns);
   track(operation);
   return operation;
@@ -81,13 +90,40 @@ std::optional<Location> Client::known_location(const std::string& key) {
 void Client::locate(const std::vector<std::string>& keys, int64_t deadline_ns, LocateAnswer answer) {
   size_t count = keys.size();
   master_.request(wire::kLocate, wire::encode(wire::Keys{keys}), deadline_ns,
-                  [answer = std::move(answer), count](Result<Bytes> payload, bool) mutable {
-                    if (!payload) return answer(std::unexpected(payload.error()));
-                    auto reply = wire::decode<wire::LocateReply>(*payload);
+                  [answer = std::move(answer), count](const Result<Bytes>& payload, bool) mutable {
+                    auto reply = read_answer<wire::LocateReply>(payload);
                     if (reply && reply->items.size() != count)
                       reply = fail(Code::kInvalid, "the master's answer has another length");
                     answer(std::move(reply));
                   });
+}
+
+std::vector<std::optional<Location>> Client::locations_in(const wire::LocateReply& reply) const {
+  std::vector<std::optional<Location>> found(reply.items.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const wire::Located& place = reply.items[i];
+    if (place.code != Code::kOk || place.node >= reply.nodes.size()) continue;
+    const wire::NodeRef& node = reply.nodes[place.node];
+    found[i] = Location{node.node, node.address, place.generation, place.offset, place.length};
+  }
+  for (const wire::LocatedFurther& more : reply.further.value) {
+    if (more.item >= found.size() || !found[more.item] || more.node >= reply.nodes.size()) continue;
+    const wire::NodeRef& node = reply.nodes[more.node];
+    Location& location = *found[more.item];
+    OtherPlace other{node.node, node.address, more.offset};
+    auto at = location.further.begin();
+    const auto distance = engine_.distance(other.address);
+    if (distance < engine_.distance(location.address)) {
+      std::swap(other.node, location.node);
+      std::swap(other.address, location.address);
+      std::swap(other.offset, location.offset);
+    } else {
+      at = std::ranges::find_if(location.further,
+                                [&](const OtherPlace& one) { return engine_.distance(one.address) > distance; });
+    }
+    location.further.insert(at, std::move(other));
+  }
+  return found;
 }
 
 void Client::touched(const std::string& key) {
@@ -117,17 +153,19 @@ void Client::ask_codes(uint16_t type, std::vector<std::string> keys, int64_t tim
     size_t count = std::min(wire::kStoreItemsMax, keys.size() - from);
     std::vector<std::string> some;
     for (size_t i = 0; i < count; ++i) some.push_back(std::move(keys[from + i]));
-    master_.request(type, encode(std::move(some)), deadline_ns, [gather, from, count](Result<Bytes> payload, bool) {
-      auto reply = payload ? wire::decode<wire::Codes>(*payload) : std::unexpected(payload.error());
-      if (reply && reply->codes.size() != count) reply = fail(Code::kInvalid, "the master's answer has another length");
-      if (!reply && !gather->error) gather->error = reply.error();
-      // (A remove that was sent again answers NOT_FOUND for what its earlier copy removed. It must not be called OK: a
-      // master that started in between answers so before it has heard of its nodes.)
-      for (size_t i = 0; reply && i < count; ++i) gather->codes[from + i] = reply->codes[i];
-      if (--gather->left > 0) return;
-      if (gather->error) return gather->done(std::unexpected(*gather->error));
-      gather->done(std::move(gather->codes));
-    });
+    master_.request(type, encode(std::move(some)), deadline_ns,
+                    [gather, from, count](const Result<Bytes>& payload, bool) {
+                      auto reply = read_answer<wire::Codes>(payload);
+                      if (reply && reply->codes.size() != count)
+                        reply = fail(Code::kInvalid, "the master's answer has another length");
+                      if (!reply && !gather->error) gather->error = reply.error();
+                      // (A remove that was sent again answers NOT_FOUND for what its earlier copy removed. It must not
+                      // be called OK: a master that started in between answers so before it has heard of its nodes.)
+                      for (size_t i = 0; reply && i < count; ++i) gather->codes[from + i] = reply->codes[i];
+                      if (--gather->left > 0) return;
+                      if (gather->error) return gather->done(std::unexpected(*gather->error));
+                      gather->done(std::move(gather->codes));
+                    });
   }
 }
 
@@ -160,69 +198,92 @@ void Client::keep(std::vector<std::string> keys, const catalog::Retention& reten
             });
 }
 
-void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done) {
+void Client::locate_all(const std::vector<std::string>& keys, const std::vector<size_t>& indices, int64_t timeout_ns,
+                        EachLocation each, std::move_only_function<void(Result<> outcome)> done) {
   struct Gather {
-    std::vector<Result<uint64_t>> lengths;
+    EachLocation each;
+    std::move_only_function<void(Result<> outcome)> done;
     size_t left = 0;
-    std::optional<Error> error;
-    LengthsDone done;
+    Result<> outcome;
     void finish() {
-      if (--left > 0) return;
-      if (error) return done(std::unexpected(*error));
-      done(std::move(lengths));
+      if (--left == 0) done(std::move(outcome));
     }
   };
-  auto gather = std::make_shared<Gather>();
-  gather->lengths.assign(keys.size(), fail(Code::kNotFound, "no such object"));
-  gather->done = std::move(done);
-  int64_t asked_ns = reactor_.now_ns(), deadline_ns = asked_ns + timeout_or_default(timeout_ns);
-  std::vector<size_t> unknown;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (auto location = known_location(keys[i])) {
-      gather->lengths[i] = location->length;
-    } else {
-      unknown.push_back(i);
-    }
-  }
-  if (unknown.empty()) {
+  auto gather = std::make_shared<Gather>(Gather{std::move(each), std::move(done), 0, {}});
+  if (indices.empty()) {
     ++gather->left;
     return reactor_.post([gather] { gather->finish(); });
   }
-  for (size_t from = 0; from < unknown.size(); from += wire::kStoreItemsMax) {
+  int64_t asked_ns = reactor_.now_ns(), deadline_ns = asked_ns + timeout_or_default(timeout_ns);
+  for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
     std::vector<size_t> chunk(
-        unknown.begin() + static_cast<ptrdiff_t>(from),
-        unknown.begin() + static_cast<ptrdiff_t>(std::min(unknown.size(), from + wire::kStoreItemsMax)));
+        indices.begin() + static_cast<ptrdiff_t>(from),
+        indices.begin() + static_cast<ptrdiff_t>(std::min(indices.size(), from + wire::kStoreItemsMax)));
     std::vector<std::string> asked;
     for (size_t i : chunk) asked.push_back(keys[i]);
     ++gather->left;
     locate(asked, deadline_ns, [this, gather, chunk, asked, asked_ns](Result<wire::LocateReply> reply) {
-      if (!reply) gather->error = reply.error();
-      for (size_t n = 0; reply && n < chunk.size(); ++n) {
-        const wire::Located& place = reply->items[n];
-        if (place.code != Code::kOk || place.node >= reply->nodes.size()) continue;
-        const wire::NodeRef& node = reply->nodes[place.node];
-        remember(asked[n], {node.node, node.address, place.generation, place.offset, place.length},
-                 asked_ns + reply->lease_ns);
-        gather->lengths[chunk[n]] = place.length;
+      if (!reply) gather->outcome = std::unexpected(reply.error());
+      auto found = reply ? locations_in(*reply) : std::vector<std::optional<Location>>{};
+      for (size_t n = 0; n < found.size(); ++n) {
+        if (!found[n]) continue;
+        remember(asked[n], *found[n], asked_ns + reply->lease_ns);
+        gather->each(chunk[n], *found[n]);
       }
       gather->finish();
     });
   }
 }
 
+void Client::lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done) {
+  auto lengths = std::make_shared<std::vector<Result<uint64_t>>>(keys.size(), fail(Code::kNotFound, "no such object"));
+  std::vector<size_t> unknown;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (auto location = known_location(keys[i])) {
+      (*lengths)[i] = location->length;
+    } else {
+      unknown.push_back(i);
+    }
+  }
+  locate_all(
+      keys, unknown, timeout_ns, [lengths](size_t i, const Location& location) { (*lengths)[i] = location.length; },
+      [lengths, done = std::move(done)](const Result<>& outcome) mutable {
+        if (!outcome) return done(std::unexpected(outcome.error()));
+        done(std::move(*lengths));
+      });
+}
+
+void Client::places(const std::vector<std::string>& keys, int64_t timeout_ns, PlacesDone done) {
+  auto places = std::make_shared<std::vector<Result<Location>>>(keys.size(), fail(Code::kNotFound, "no such object"));
+  std::vector<size_t> to_ask;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (const Location* own = commits_.find(keys[i])) {  // not answered by the master yet
+      (*places)[i] = *own;
+    } else {
+      to_ask.push_back(i);
+    }
+  }
+  locate_all(
+      keys, to_ask, timeout_ns, [places](size_t i, const Location& location) { (*places)[i] = location; },
+      [places, done = std::move(done)](const Result<>& outcome) mutable {
+        if (!outcome) return done(std::unexpected(outcome.error()));
+        done(std::move(*places));
+      });
+}
+
 void Client::list(const std::string& prefix, const std::string& start_after, uint32_t limit, int64_t timeout_ns,
                   std::move_only_function<void(Result<wire::ListReply>)> done) {
   master_.request(wire::kList, wire::encode(wire::ListRequest{prefix, start_after, limit}),
                   reactor_.now_ns() + timeout_or_default(timeout_ns),
-                  [done = std::move(done)](Result<Bytes> payload, bool) mutable {
-                    done(payload ? wire::decode<wire::ListReply>(*payload) : std::unexpected(payload.error()));
+                  [done = std::move(done)](const Result<Bytes>& payload, bool) mutable {
+                    done(read_answer<wire::ListReply>(payload));
                   });
 }
 
 void Client::pool_stats(int64_t timeout_ns, std::move_only_function<void(Result<wire::PoolStatsReply>)> done) {
   master_.request(wire::kPoolStats, {}, reactor_.now_ns() + timeout_or_default(timeout_ns),
-                  [done = std::move(done)](Result<Bytes> payload, bool) mutable {
-                    done(payload ? wire::decode<wire::PoolStatsReply>(*payload) : std::unexpected(payload.error()));
+                  [done = std::move(done)](const Result<Bytes>& payload, bool) mutable {
+                    done(read_answer<wire::PoolStatsReply>(payload));
                   });
 }
 

@@ -1,8 +1,9 @@
 // A client of a pool: puts, gets and the rest, in batches.
 //
-// put: PutStart at the master → each node pulls its objects from this process → PutEnd at the master. get: place (from
-// the cache while its lease lives, or from the master) → header and payload in one transfer → proof. A failed proof
-// drops the place and asks the master once; a second failure is NOT_FOUND.
+// put: PutStart at the master → each node pulls its objects from this process → PutEnd at the master. Of several
+// replicas one that landed is enough; a node that fails costs its replica only. get: places (from the cache while their
+// lease lives, or from the master) → header and payload of the nearest in one transfer → proof. A failed proof leads to
+// the next place, after the last one the master is asked once more; when those fail too it is NOT_FOUND.
 //
 // Every operation has a deadline, one outcome and one quiet, and survives the loss of the master's connection or of the
 // master until then.
@@ -63,7 +64,9 @@ class Client {
 
   // Per item: the length, or ALREADY_EXISTS, TOO_LARGE, NO_SPACE, UNAVAILABLE (no master, no node), INVALID, DENIED,
   // STALE (removed while it was put), TIMED_OUT.
-  OperationRef put(std::vector<PutItem> items, Commit commit, OperationOptions options);
+  // `placement` is that of all items.
+  OperationRef put(std::vector<PutItem> items, Commit commit, OperationOptions options,
+                   catalog::Placement placement = {});
   // Per item: the object's length, or NOT_FOUND, INVALID (the parts are too short: says both), UNAVAILABLE, TIMED_OUT.
   OperationRef get(std::vector<GetItem> items, OperationOptions options);
 
@@ -78,6 +81,9 @@ class Client {
   // The lengths of the objects, where they are found: to make room before a get().
   using LengthsDone = std::move_only_function<void(Result<std::vector<Result<uint64_t>>> lengths)>;
   void lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done);
+  // The places of the objects, as the master sees them now: the first is the one that a get would begin with.
+  using PlacesDone = std::move_only_function<void(Result<std::vector<Result<Location>>> places)>;
+  void places(const std::vector<std::string>& keys, int64_t timeout_ns, PlacesDone done);
   // One page, in key order.
   void list(const std::string& prefix, const std::string& start_after, uint32_t limit, int64_t timeout_ns,
             std::move_only_function<void(Result<wire::ListReply>)> done);
@@ -104,6 +110,12 @@ class Client {
   // Keys to the master in requests of bounded size; `each` gets the first index of a chunk and its answer.
   using LocateAnswer = std::move_only_function<void(Result<wire::LocateReply> reply)>;
   void locate(const std::vector<std::string>& keys, int64_t deadline_ns, LocateAnswer answer);
+  // Per item of the answer; nothing: a miss. The nearest place comes first.
+  std::vector<std::optional<Location>> locations_in(const wire::LocateReply& reply) const;
+  // `each` gets the index of a key that was found and where it lies; `done` runs once, in a later turn.
+  using EachLocation = std::function<void(size_t index, const Location& location)>;
+  void locate_all(const std::vector<std::string>& keys, const std::vector<size_t>& indices, int64_t timeout_ns,
+                  EachLocation each, std::move_only_function<void(Result<> outcome)> done);
   void remember(const std::string& key, const Location& location, int64_t expires_ns) {
     locations_.put(key, location, expires_ns);
   }

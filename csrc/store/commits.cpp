@@ -16,7 +16,8 @@ void Commits::add(const std::string& key, const Location& location, uint32_t crc
   auto [it, fresh] = keys_[key].try_emplace(location.generation, Pending{location, false});
   if (!fresh) return;
   ++pending_;
-  to_send_.push_back({{key, location.generation, location.node, location.offset, crc}, to_wire(retention)});
+  to_send_.push_back(
+      {{key, location.generation, location.node, location.offset, crc}, to_wire(retention), location.further});
   flush_soon(0);
 }
 
@@ -52,6 +53,8 @@ void Commits::flush() {
     for (const ToSend& one : some) {
       message.items.push_back(one.item);
       message.kept.value.push_back(one.kept);
+      const auto index = static_cast<uint32_t>(message.items.size() - 1);
+      for (const OtherPlace& place : one.further) message.further.value.push_back({index, place.node, place.offset});
     }
     message.kept.value = if_any(std::move(message.kept.value));
     Bytes payload = wire::encode(message);

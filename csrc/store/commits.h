@@ -38,6 +38,7 @@ class Commits {
   struct ToSend {
     wire::PutEndItem item;
     wire::Kept kept;
+    std::vector<OtherPlace> further;
   };
   void flush_soon(int64_t delay_ns);
   void flush();

@@ -64,6 +64,7 @@ void GetOperation::locate(const std::vector<size_t>& indices) {
 void GetOperation::located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply,
                            int64_t asked_ns) {
   std::vector<size_t> found;
+  auto locations = reply ? client_->locations_in(*reply) : std::vector<std::optional<Location>>{};
   for (size_t n = 0; n < indices.size(); ++n) {
     size_t i = indices[n];
     Item& item = items_[i];
@@ -72,14 +73,13 @@ void GetOperation::located(const std::vector<size_t>& indices, const Result<wire
       settle(i, std::unexpected(reply.error()));
       continue;
     }
-    const wire::Located& place = reply->items[n];
-    if (place.code != Code::kOk || place.node >= reply->nodes.size()) {
+    if (!locations[n]) {
       missed(i);
       continue;
     }
-    const wire::NodeRef& node = reply->nodes[place.node];
-    item.location = {node.node, node.address, place.generation, place.offset, place.length};
+    item.location = std::move(*locations[n]);
     item.from_cache = false;
+    item.tried = 0;
     client_->remember(item.wanted.key, item.location, asked_ns + reply->lease_ns);
     found.push_back(i);
   }
@@ -114,7 +114,7 @@ void GetOperation::read(const std::vector<size_t>& indices) {
                         [self = self(), indices](Result<engine::LinkRef> link) {
                           if (self->done()) return;
                           if (link) return self->read_from(*link, indices);
-                          for (size_t i : indices) self->proof_failed(i);
+                          self->proofs_failed(indices);
                         });
 }
 
@@ -127,20 +127,18 @@ void GetOperation::read_from(const engine::LinkRef& link, const std::vector<size
   auto batch = std::make_shared<Batch>();
   batch->headers = client_->headers_;
   batch->checksums = client_->checksums_;
+  if (handle == 0) return proofs_failed(indices);  // another process answers at that address now
   for (size_t i : indices) {
-    if (!open(i)) continue;
-    // Another process answers at that address now, or the place lies outside what is lent.
-    if (handle == 0 || !add_records(*batch, i, handle)) proof_failed(i);
+    if (open(i)) add_records(*batch, i, handle);
   }
   if (!batch->indices.empty()) submit(batch);
 }
 
-bool GetOperation::add_records(Batch& batch, size_t index, uint64_t handle) {
+void GetOperation::add_records(Batch& batch, size_t index, uint64_t handle) {
   Item& item = items_[index];
   auto slot = batch.headers->take();
   if (!slot) {
-    settle(index, std::unexpected(slot.error()));
-    return true;
+    return settle(index, std::unexpected(slot.error()));
   }
   item.header = *slot;
   std::memset(item.header, 0, sizeof(EntryHeader));
@@ -163,7 +161,6 @@ bool GetOperation::add_records(Batch& batch, size_t index, uint64_t handle) {
   }
   item.records = batch.records.size() - item.first_record;
   batch.indices.push_back(index);
-  return true;
 }
 
 void GetOperation::submit(const BatchRef& batch) {
@@ -251,20 +248,37 @@ void GetOperation::after_batch(const BatchRef& batch) {
   auto keep = self();
   auto indices = std::exchange(batch->indices, {});
   for (size_t i : indices) batch->headers->give(std::exchange(items_[i].header, nullptr));
+  std::vector<size_t> failed;
   for (size_t n = 0; n < indices.size(); ++n) {
-    if (batch->failed[n] && open(indices[n])) proof_failed(indices[n]);
+    if (batch->failed[n]) failed.push_back(indices[n]);
   }
+  proofs_failed(failed);
   batch->transfer.reset();
   release();
 }
 
-void GetOperation::proof_failed(size_t index) {
-  Item& item = items_[index];
-  ++client_->counters_.proofs_failed;
-  client_->locations_.drop(item.wanted.key);
-  if (item.asked_again) return missed(index);
-  item.asked_again = true;
-  locate({index});
+void GetOperation::proofs_failed(const std::vector<size_t>& indices) {
+  std::vector<size_t> elsewhere, to_locate;
+  for (size_t i : indices) {
+    if (!open(i)) continue;
+    Item& item = items_[i];
+    ++client_->counters_.proofs_failed;
+    client_->locations_.drop(item.wanted.key);
+    if (item.tried < item.location.further.size()) {
+      const OtherPlace& next = item.location.further[item.tried++];
+      item.location.node = next.node;
+      item.location.address = next.address;
+      item.location.offset = next.offset;
+      elsewhere.push_back(i);
+    } else if (item.asked_again) {
+      missed(i);
+    } else {
+      item.asked_again = true;
+      to_locate.push_back(i);
+    }
+  }
+  read_by_node(elsewhere);
+  locate(to_locate);
 }
 
 void GetOperation::missed(size_t index) {

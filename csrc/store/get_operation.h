@@ -19,6 +19,7 @@ class GetOperation final : public Operation {
     Location location;
     bool from_cache = false;
     bool asked_again = false;
+    size_t tried = 0;             // of location.further
     std::byte* header = nullptr;  // a slot, while a read is under way
     size_t first_record = 0;
     size_t records = 0;
@@ -44,13 +45,14 @@ class GetOperation final : public Operation {
   void read_by_node(const std::vector<size_t>& indices);
   void read(const std::vector<size_t>& indices);
   void read_from(const engine::LinkRef& link, const std::vector<size_t>& indices);
-  bool add_records(Batch& batch, size_t index, uint64_t handle);
+  void add_records(Batch& batch, size_t index, uint64_t handle);
   void submit(const BatchRef& batch);
   void check(const BatchRef& batch);
   bool header_is_right(const Item& item) const;
   void prove_payload(const BatchRef& batch, size_t position);
   void after_batch(const BatchRef& batch);
-  void proof_failed(size_t index);
+  // The next place of each, or the master once more, or a miss.
+  void proofs_failed(const std::vector<size_t>& indices);
   void missed(size_t index);
   void ended(const std::vector<size_t>& unfinished) override;
 

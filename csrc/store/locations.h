@@ -8,10 +8,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/id.h"
 
 namespace moontide::store {
+
+// Another place of the same bytes.
+struct OtherPlace {
+  InstanceId node;
+  std::string address;
+  uint64_t offset = 0;
+};
 
 struct Location {
   InstanceId node;
@@ -19,6 +27,7 @@ struct Location {
   Generation generation;
   uint64_t offset = 0;
   uint64_t length = 0;
+  std::vector<OtherPlace> further{};  // in the order in which they are to be tried
 };
 
 class LocationCache {

@@ -118,6 +118,7 @@ void Master::notice(uint64_t number, const rpc::Incoming& notice) {
   if (from == nullptr) return;
   from->last_heard_ns = reactor_.now_ns();
   if (notice.type == wire::kRetired && !from->node.empty()) return retired(*from, notice.payload);
+  if (notice.type == wire::kRepaired && !from->node.empty()) return repaired(*from, notice.payload);
   if (notice.type == wire::kTouch && !from->client.empty()) {
     if (auto touched = wire::decode<wire::Keys>(notice.payload)) catalog_.touch(touched->keys);
   }
@@ -174,6 +175,8 @@ wire::PoolStatsReply Master::stats() const {
   add("objects_unfinished", stats.unfinished);
   add("objects", stats.committed);
   add("objects_retiring", stats.retiring);
+  add("replicas", stats.replicas);
+  add("replicas_short", stats.replicas_short);
   add("hard_pinned_bytes", stats.hard_pinned_bytes);
   add("located", stats.located);
   add("missed", stats.missed);
@@ -187,6 +190,8 @@ wire::PoolStatsReply Master::stats() const {
   add("puts_no_space", stats.puts_no_space);
   add("adopted", stats.adopted);
   add("objects_lost", stats.objects_lost);
+  add("repairs", stats.repairs);
+  add("repairs_failed", stats.repairs_failed);
   return reply;
 }
 

@@ -39,6 +39,7 @@ class Master {
     std::unique_ptr<rpc::Channel> channel;
     InstanceId client;  // set by its hello
     InstanceId node;    // set by its hello
+    uint16_t protocol = wire::kProtocolMin;
     int64_t last_heard_ns = 0;
   };
   struct NodeFacts {
@@ -69,16 +70,18 @@ class Master {
   void inventory(Session& session, const Bytes& payload, rpc::Responder& responder);
   void inventory_end(Session& session, rpc::Responder& responder);
   void retired(Session& session, const Bytes& payload);
+  void repaired(Session& session, const Bytes& payload);
   void node_gone(const InstanceId& id);
   void send_orders_soon();
   bool send_orders();  // true: there may be more to order
+  void add_repairs(const Session& to, const catalog::NodeOrder& order, wire::NodeOrder& message);
 
   // master_clients.cpp
   void client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);
   void client_hello(Session& session, const wire::ClientHello& hello, rpc::Responder& responder);
   void put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder);
   void put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder);
-  void locate(const wire::Keys& message, rpc::Responder& responder);
+  void locate(const Session& session, const wire::Keys& message, rpc::Responder& responder);
   void list(const wire::ListRequest& message, rpc::Responder& responder);
   // Answers now or when every key whose code is in `wait_for` is settled.
   void answer_settled(rpc::Responder& responder, wire::Codes reply, const std::vector<std::string>& keys,

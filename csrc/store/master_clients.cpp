@@ -1,4 +1,6 @@
 // The master's side of its clients: each request is one call of the catalog.
+#include <algorithm>
+
 #include "store/master.h"
 #include "store/retention.h"
 
@@ -61,7 +63,8 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     }
     case wire::kLocate: {
       wire::Keys message;
-      if (read(request, responder, message) && few_enough(message.keys.size(), responder)) locate(message, responder);
+      if (read(request, responder, message) && few_enough(message.keys.size(), responder))
+        locate(session, message, responder);
       return;
     }
     case wire::kExists: {
@@ -108,7 +111,8 @@ void Master::client_hello(Session& session, const wire::ClientHello& hello, rpc:
     return responder.refuse({Code::kInvalid, "a client's hello without an id, or a second one"});
   }
   session.client = hello.client;
-  responder.reply(wire::ClientWelcome{std::min(max, wire::kProtocolMax), catalog_.term()});
+  session.protocol = std::min(max, wire::kProtocolMax);
+  responder.reply(wire::ClientWelcome{session.protocol, catalog_.term()});
 }
 
 uint32_t Master::node_index(std::vector<wire::NodeRef>& nodes, const InstanceId& id) const {
@@ -121,6 +125,18 @@ uint32_t Master::node_index(std::vector<wire::NodeRef>& nodes, const InstanceId&
 }
 
 void Master::put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder) {
+  catalog::Placement placement;
+  if (!message.placement.value.empty()) {
+    const wire::Placement& given = message.placement.value.front();
+    placement = {given.replicas, given.prefer, given.avoid};
+  }
+  if (message.placement.value.size() > 1 || !catalog::placement_valid(placement)) {
+    return responder.refuse({Code::kInvalid, "a put of " + std::to_string(placement.replicas) + " replicas, " +
+                                                 std::to_string(placement.prefer.size()) + " nodes preferred and " +
+                                                 std::to_string(placement.avoid.size()) + " avoided; the limits are " +
+                                                 std::to_string(catalog::kMaxReplicas) + " and " +
+                                                 std::to_string(catalog::kMaxPlacementNodes)});
+  }
   std::vector<catalog::PutRequest> requests;
   requests.reserve(message.items.size());
   for (const wire::PutStartItem& item : message.items) {
@@ -128,7 +144,7 @@ void Master::put_start(Session& session, const wire::PutStart& message, rpc::Res
     bool follows = requests.size() < given.size() && given[requests.size()] != 0;
     requests.push_back({item.key, item.length, item.token, follows});
   }
-  auto grants = catalog_.put_start(session.client, requests, reactor_.now_ns());
+  auto grants = catalog_.put_start(session.client, requests, reactor_.now_ns(), placement);
   wire::PutStartReply reply;
   reply.items.resize(grants.size());
   for (size_t i = 0; i < grants.size(); ++i) {
@@ -138,7 +154,13 @@ void Master::put_start(Session& session, const wire::PutStart& message, rpc::Res
     if (grant.code != Code::kOk) continue;
     out.node = node_index(reply.nodes, grant.node);
     out.generation = grant.generation;
-    out.tag = ticket_tag(nodes_[grant.node].secret, grant.generation, requests[i].key, grant.length);
+    auto tag = [&](const InstanceId& node) {
+      return ticket_tag(nodes_[node].secret, grant.generation, requests[i].key, grant.length);
+    };
+    out.tag = tag(grant.node);
+    for (const InstanceId& node : grant.further) {
+      reply.further.value.push_back({static_cast<uint32_t>(i), node_index(reply.nodes, node), tag(node)});
+    }
   }
   responder.reply(reply);
   send_orders_soon();
@@ -151,16 +173,24 @@ void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Respond
   std::vector<catalog::PutPlaced> placed;
   std::vector<std::string> keys;
   for (const wire::PutEndItem& item : message.items) {
-    placed.push_back({item.key, item.generation, item.offset, item.crc, retention_at(message.kept, placed.size())});
+    const catalog::Retention retention = retention_at(message.kept, placed.size());
+    placed.push_back({item.key, item.generation, {item.node, item.offset, item.crc}, retention});
     keys.push_back(item.key);
+  }
+  for (const wire::PutEndFurther& more : message.further.value) {
+    if (more.item >= placed.size() || placed[more.item].further.size() + 1 >= catalog::kMaxReplicas)
+      return responder.refuse({Code::kInvalid, "further replicas of no put, or too many of one"});
+    placed[more.item].further.push_back({more.node, more.offset, placed[more.item].at.crc});
   }
   wire::Codes reply{catalog_.put_end(session.client, placed, reactor_.now_ns())};
   for (size_t i = 0; i < placed.size(); ++i) {
     // Granted by an earlier master perhaps, and the node that may have the entry has not come back yet: not known.
     // (Terms say nothing here: this master may have to begin a later one when that node comes.)
-    const wire::PutEndItem& item = message.items[i];
-    const catalog::Node* node = catalog_.node(item.node);
-    bool back = node != nullptr && node->state == catalog::NodeState::kReady;
+    auto is_back = [this](const catalog::PlacedAt& at) {
+      const catalog::Node* node = catalog_.node(at.node);
+      return node != nullptr && node->state == catalog::NodeState::kReady;
+    };
+    bool back = is_back(placed[i].at) && std::ranges::all_of(placed[i].further, is_back);
     bool may_come = reactor_.now_ns() < term_started_ns_ + options_.node_grace_ns;
     if (reply.codes[i] == Code::kStale && !back && may_come) reply.codes[i] = Code::kUnavailable;
   }
@@ -169,7 +199,7 @@ void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Respond
   answer_settled(responder, std::move(reply), keys, {Code::kOk});
 }
 
-void Master::locate(const wire::Keys& message, rpc::Responder& responder) {
+void Master::locate(const Session& session, const wire::Keys& message, rpc::Responder& responder) {
   wire::LocateReply reply;
   reply.lease_ns = options_.catalog.lease_ns;
   for (const catalog::Place& place : catalog_.locate(message.keys, reactor_.now_ns())) {
@@ -182,6 +212,11 @@ void Master::locate(const wire::Keys& message, rpc::Responder& responder) {
     out.offset = place.offset;
     out.length = place.length;
     out.crc = place.crc;
+    if (session.protocol < wire::kProtocolReplicas) continue;
+    for (const catalog::ReplicaAt& at : place.further) {
+      const auto item = static_cast<uint32_t>(reply.items.size() - 1);
+      reply.further.value.push_back({item, node_index(reply.nodes, at.node), at.offset});
+    }
   }
   responder.reply(reply);
 }

@@ -55,8 +55,9 @@ void Master::node_hello(Session& session, const wire::NodeHello& hello, rpc::Res
   uint64_t before = std::exchange(facts.session, session.number);
   facts.secret = secret;
   session.node = hello.node;
+  session.protocol = std::min(max, wire::kProtocolMax);
   if (before != 0) close_session(before);
-  responder.reply(wire::NodeWelcome{std::min(max, wire::kProtocolMax), catalog_.term(), reign_});
+  responder.reply(wire::NodeWelcome{session.protocol, catalog_.term(), reign_});
 }
 
 void Master::inventory(Session& session, const Bytes& payload, rpc::Responder& responder) {
@@ -94,6 +95,16 @@ void Master::retired(Session& session, const Bytes& payload) {
   settle();
 }
 
+void Master::repaired(Session& session, const Bytes& payload) {
+  auto message = wire::decode<wire::Repaired>(payload);
+  if (!message) return close_session(session.number);
+  std::vector<catalog::RepairedItem> items;
+  for (const wire::RepairedItem& item : message->items)
+    items.push_back({item.generation, item.code, item.offset, item.crc});
+  catalog_.repaired(session.node, items, reactor_.now_ns());
+  send_orders_soon();
+}
+
 void Master::node_gone(const InstanceId& id) {
   nodes_.erase(id);
   catalog_.node_lost(id);
@@ -109,6 +120,20 @@ void Master::send_orders_soon() {
   });
 }
 
+void Master::add_repairs(const Session& to, const catalog::NodeOrder& order, wire::NodeOrder& message) {
+  std::vector<catalog::RepairedItem> impossible;
+  for (const catalog::RepairItem& item : order.repair) {
+    const catalog::Node* source = catalog_.node(item.source);
+    if (to.protocol < wire::kProtocolReplicas || source == nullptr) {
+      impossible.push_back({.generation = item.generation, .code = Code::kUnsupported});
+      continue;
+    }
+    message.repair.value.push_back(
+        {item.key, item.generation, item.length, item.crc, item.source, source->address, item.offset});
+  }
+  catalog_.repaired(order.node, impossible, reactor_.now_ns());
+}
+
 bool Master::send_orders() {
   bool more = false;
   for (catalog::NodeOrder& order : catalog_.take_orders(kOrderItems)) {
@@ -122,7 +147,9 @@ bool Master::send_orders() {
     message.kept.value = if_any(std::move(message.kept.value));
     message.retire.reserve(order.retire.size());
     for (const catalog::RetireItem& item : order.retire) message.retire.push_back({item.generation, item.key_hash});
-    more = more || message.confirm.size() == kOrderItems || message.retire.size() == kOrderItems;
+    add_repairs(*to, order, message);
+    more = more || message.repair.value.size() == kOrderItems || message.confirm.size() == kOrderItems ||
+           message.retire.size() == kOrderItems;
     to->channel->notify(wire::kNodeOrder, wire::encode(message));
   }
   if (more) send_orders_soon();

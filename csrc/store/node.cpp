@@ -26,7 +26,8 @@ Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& ne
       engine.add_region(arena->data(), arena->size(), memory::kReadable, wire::pool_region_name(node->id_), arena));
   node->storage_ = std::make_unique<Storage>(
       engine, arena, node->secret_, node->options_,
-      [raw = node.get()](std::vector<Generation> generations) { raw->retired(std::move(generations)); });
+      [raw = node.get()](std::vector<Generation> generations) { raw->retired(std::move(generations)); },
+      [raw = node.get()](const wire::RepairedItem& item) { raw->repaired(item); });
   auto handler = [raw = node.get(), alive = std::weak_ptr(node->alive_)](
                      const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
     if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
@@ -125,6 +126,10 @@ void Node::ordered(const Bytes& payload) {
 
 void Node::retired(std::vector<Generation> generations) {
   if (channel_ && joined_) channel_->notify(wire::kRetired, wire::encode(wire::Retired{std::move(generations)}));
+}
+
+void Node::repaired(const wire::RepairedItem& item) {
+  if (channel_ && joined_) channel_->notify(wire::kRepaired, wire::encode(wire::Repaired{{item}}));
 }
 
 void Node::drop_session(const Error& cause) {

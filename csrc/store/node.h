@@ -41,6 +41,7 @@ class Node {
   void ready(Generation floor);
   void ordered(const Bytes& payload);
   void retired(std::vector<Generation> generations);
+  void repaired(const wire::RepairedItem& item);
   void keep_alive();
   void drop_session(const Error& cause);
   // A request of the current session; an error ends the session, an answer that comes too late is ignored.

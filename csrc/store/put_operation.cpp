@@ -13,13 +13,21 @@ constexpr int64_t kPauseFirst = 2 * kMillisecond;
 constexpr int64_t kPauseMost = 100 * kMillisecond;
 constexpr int64_t kRevokeWithin = 5 * kSecond;
 
+// Joining a master, or the same put is being pulled for an earlier request; lost on the way; too much to do.
+bool may_pass(Code code) {
+  return code == Code::kUnavailable || code == Code::kPeerLost || code == Code::kOverloaded || code == Code::kTimedOut;
+}
+
 }  // namespace
 
-PutOperation::PutOperation(Client& client, std::vector<PutItem> items, Commit commit, OperationOptions options)
+PutOperation::PutOperation(Client& client, std::vector<PutItem> items, Commit commit, OperationOptions options,
+                           catalog::Placement placement)
     : Operation(client.reactor_, items.size(), std::move(options)),
       client_(&client),
       commit_(commit),
-      items_(items.size()) {
+      placement_(std::move(placement)),
+      items_(items.size()),
+      patience_(client.reactor_) {
   for (size_t i = 0; i < items.size(); ++i) items_[i].wanted = std::move(items[i]);
 }
 
@@ -75,6 +83,9 @@ void PutOperation::grant(const std::vector<size_t>& indices) {
       message.follows.value.push_back(items_[i].wanted.follows);
     }
     if (std::ranges::count(message.follows.value, 0) == std::ssize(chunk)) message.follows.value.clear();
+    if (placement_.replicas != 1 || !placement_.prefer.empty() || !placement_.avoid.empty()) {
+      message.placement.value = {{static_cast<uint8_t>(placement_.replicas), placement_.prefer, placement_.avoid}};
+    }
     client_->master_.request(wire::kPutStart, wire::encode(message), deadline_ns(),
                              [self = self(), chunk](Result<Bytes> reply, bool) {
                                if (!self->done()) self->granted(chunk, reply);
@@ -86,7 +97,7 @@ void PutOperation::granted(const std::vector<size_t>& indices, const Result<Byte
   auto reply = answer ? wire::decode<wire::PutStartReply>(*answer) : std::unexpected(answer.error());
   if (reply && reply->items.size() != indices.size())
     reply = fail(Code::kInvalid, "the master's answer has another length");
-  std::map<uint32_t, std::vector<size_t>> by_node;
+  std::map<uint32_t, std::vector<Pull>> by_node;
   for (size_t n = 0; n < indices.size(); ++n) {
     size_t i = indices[n];
     if (!open(i)) continue;
@@ -101,13 +112,21 @@ void PutOperation::granted(const std::vector<size_t>& indices, const Result<Byte
     }
     Item& item = items_[i];
     item.generation = grant.generation;
-    item.tag = grant.tag;
-    item.node = reply->nodes[grant.node];
+    item.targets.clear();
+    item.targets.push_back(Target::of(reply->nodes[grant.node], grant.tag));
     item.stage = Stage::kPull;
     item.waits_for = {Code::kOk, ""};
-    item.pulls_failed = 0;
     ++item.rounds;
-    by_node[grant.node].push_back(i);
+    by_node[grant.node].push_back({i, 0, item.rounds});
+  }
+  for (size_t n = 0; reply && n < reply->further.value.size(); ++n) {
+    const wire::PutGrantedFurther& more = reply->further.value[n];
+    if (more.item >= indices.size() || more.node >= reply->nodes.size()) continue;
+    const size_t i = indices[more.item];
+    Item& item = items_[i];
+    if (!open(i) || item.stage != Stage::kPull || item.targets.size() == catalog::kMaxReplicas) continue;
+    item.targets.push_back(Target::of(reply->nodes[more.node], more.tag));
+    by_node[more.node].push_back({i, item.targets.size() - 1, item.rounds});
   }
   for (auto& [node, group] : by_node) pull(group);
 }
@@ -132,103 +151,166 @@ void PutOperation::not_granted(size_t index, Code code) {
 
 // ---- pull
 
-void PutOperation::pull(const std::vector<size_t>& indices) {
+PutOperation::Target* PutOperation::target_of(const Pull& pull) {
+  Item& item = items_[pull.item];
+  if (!open(pull.item) || item.stage != Stage::kPull || item.rounds != pull.round) return nullptr;
+  Target& target = item.targets[pull.target];
+  return target.state == Target::State::kPulling ? &target : nullptr;
+}
+
+void PutOperation::pull(const std::vector<Pull>& pulls) {
   int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
   auto timeout = std::min(left, client_->options_.connect_timeout_ns);
-  client_->engine_.open(items_[indices.front()].node.address, timeout,
-                        [self = self(), indices](Result<engine::LinkRef> link) {
+  const Pull& first = pulls.front();
+  client_->engine_.open(items_[first.item].targets[first.target].node.address, timeout,
+                        [self = self(), pulls](Result<engine::LinkRef> link) {
                           if (self->done()) return;
-                          if (link) return self->pull_from(*link, indices);
-                          for (size_t i : indices) self->pull_failed(i, link.error());
+                          if (link) return self->pull_from(*link, pulls);
+                          std::vector<size_t> landed;
+                          for (const Pull& one : pulls) self->pull_failed(one, link.error(), landed);
+                          if (!landed.empty()) self->commit(landed);
                         });
 }
 
-void PutOperation::pull_from(const engine::LinkRef& link, const std::vector<size_t>& indices) {
+void PutOperation::pull_from(const engine::LinkRef& link, const std::vector<Pull>& pulls) {
   wire::StorePull message;
-  std::vector<size_t> group;
+  std::vector<Pull> group;
   size_t bytes = 0, parts = 0;
   auto send = [&] {
     if (group.empty()) return;
     send_pull(link, std::exchange(message, {}), std::exchange(group, {}));
     bytes = parts = 0;
   };
-  for (size_t i : indices) {
-    Item& item = items_[i];
-    if (!open(i)) continue;
+  for (const Pull& one : pulls) {
+    if (target_of(one) == nullptr) continue;
+    const Item& item = items_[one.item];
     size_t size = item.wanted.key.size() + 64 + item.sources.size() * 28 + (item.is_inline ? item.length : 0);
     bool full = group.size() == wire::kStoreItemsMax || parts + item.sources.size() > wire::kStorePartsMax ||
                 bytes + size > wire::kStoreRequestBytes;
     if (full) send();
-    wire::StorePullItem& out = message.items.emplace_back();
-    out = {item.wanted.key, item.generation, item.length, item.tag, item.sources, {}};
-    if (item.is_inline) {
-      out.inline_value.reserve(item.length);
-      for (const Part& part : item.wanted.parts) {
-        auto* at = reinterpret_cast<const std::byte*>(part.address);
-        out.inline_value.insert(out.inline_value.end(), at, at + part.length);
-      }
-    }
-    group.push_back(i);
+    add_to(message, one);
+    group.push_back(one);
     bytes += size;
     parts += item.sources.size();
   }
   send();
 }
 
-void PutOperation::send_pull(const engine::LinkRef& link, wire::StorePull message, std::vector<size_t> indices) {
+void PutOperation::add_to(wire::StorePull& message, const Pull& pull) const {
+  const Item& item = items_[pull.item];
+  wire::StorePullItem& out = message.items.emplace_back();
+  out = {item.wanted.key, item.generation, item.length, item.targets[pull.target].tag, item.sources, {}};
+  if (!item.is_inline) return;
+  out.inline_value.reserve(item.length);
+  for (const Part& part : item.wanted.parts) {
+    auto* at = reinterpret_cast<const std::byte*>(part.address);
+    out.inline_value.insert(out.inline_value.end(), at, at + part.length);
+  }
+}
+
+void PutOperation::send_pull(const engine::LinkRef& link, wire::StorePull message, std::vector<Pull> pulls) {
   int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), kMillisecond);
-  std::string name = trace().empty() ? engine::make_trace(client_->id_, items_[indices.front()].token) : trace();
+  std::string name = trace().empty() ? engine::make_trace(client_->id_, items_[pulls.front().item].token) : trace();
   link->call(wire::kStorePull, wire::encode_traced(std::move(message), std::move(name), link->version()), left,
-             [self = self(), indices = std::move(indices)](Result<rpc::Reply> reply) {
-               if (!self->done()) self->pulled(indices, reply);
+             [self = self(), pulls = std::move(pulls)](Result<rpc::Reply> reply) {
+               if (!self->done()) self->pulled(pulls, reply);
              });
 }
 
-void PutOperation::pulled(const std::vector<size_t>& indices, const Result<rpc::Reply>& answer) {
+void PutOperation::pulled(const std::vector<Pull>& pulls, const Result<rpc::Reply>& answer) {
   auto reply = answer ? wire::decode<wire::StorePullReply>(answer->payload) : std::unexpected(answer.error());
-  if (reply && reply->items.size() != indices.size())
+  if (reply && reply->items.size() != pulls.size())
     reply = fail(Code::kInvalid, "the node's answer has another length");
   std::vector<size_t> landed;
-  for (size_t n = 0; n < indices.size(); ++n) {
-    size_t i = indices[n];
-    if (!open(i)) continue;
+  for (size_t n = 0; n < pulls.size(); ++n) {
+    Target* target = target_of(pulls[n]);
+    if (target == nullptr) continue;
     if (!reply) {
-      pull_failed(i, reply.error());
+      pull_failed(pulls[n], reply.error(), landed);
     } else if (reply->items[n].code == Code::kOk) {
-      items_[i].placed = reply->items[n];
-      items_[i].stage = Stage::kCommit;
-      items_[i].waits_for = {Code::kOk, ""};  // an end from here on is in doubt: it must not be called by an older name
-      landed.push_back(i);
+      target->placed = reply->items[n];
+      target->state = Target::State::kLanded;
+      target_over(pulls[n].item, {Code::kOk, ""}, landed);
     } else {
-      pull_failed(i, {reply->items[n].code, "the node could not take the object"});
+      pull_failed(pulls[n], {reply->items[n].code, "the node could not take the object"}, landed);
     }
   }
   if (!landed.empty()) commit(landed);
 }
 
-void PutOperation::pull_failed(size_t index, const Error& error) {
-  switch (error.code) {
-    case Code::kUnavailable:  // joining a master, or the same put is being pulled for an earlier request
-    case Code::kPeerLost:
-    case Code::kOverloaded:
-    case Code::kTimedOut:
-      if (++items_[index].pulls_failed < kPullsMax) return retry(index, error);  // the ticket is good for another try
-      revoke({index});
-      return start_over(index, error);  // the master may know a better node by now
-    case Code::kStale:
-      return start_over(index, error);
-    case Code::kNoSpace:  // no extent is long enough: the node's free bytes lie apart
-      revoke({index});
-      return start_over(index, error);
-    default:
-      return fail_item(index, error);
+void PutOperation::pull_failed(const Pull& pull, const Error& error, std::vector<size_t>& landed) {
+  Target* target = target_of(pull);
+  if (target == nullptr) return;
+  const auto& targets = items_[pull.item].targets;
+  const bool needed =
+      std::ranges::none_of(targets, [](const Target& one) { return one.state == Target::State::kLanded; });
+  if (may_pass(error.code) && needed && ++target->pulls_failed < kPullsMax) {
+    target->state = Target::State::kAgain;  // the ticket is good for another try
+    return retry(pull.item, error);
   }
+  target->state = Target::State::kFailed;
+  target_over(pull.item, error, landed);
+}
+
+void PutOperation::target_over(size_t index, const Error& error, std::vector<size_t>& landed) {
+  Item& item = items_[index];
+  const auto any = [&](Target::State state) {
+    return std::ranges::any_of(item.targets, [&](const Target& one) { return one.state == state; });
+  };
+  const bool some = any(Target::State::kLanded);
+  if (any(Target::State::kPulling) || any(Target::State::kAgain)) {
+    const int64_t left = std::max<int64_t>(deadline_ns() - reactor().now_ns(), 0);
+    if (some && !patience_.running()) patience_.start(left / 2, [this] { give_up_slow(); });
+    return;
+  }
+  if (!some) return none_landed(index, error);
+  item.stage = Stage::kCommit;
+  item.waits_for = {Code::kOk, ""};  // an end from here on is in doubt: it must not be called by an older name
+  landed.push_back(index);
+}
+
+void PutOperation::give_up_slow() {
+  std::vector<size_t> landed;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    if (!open(i) || item.stage != Stage::kPull) continue;
+    if (std::ranges::none_of(item.targets, [](const Target& one) { return one.state == Target::State::kLanded; }))
+      continue;
+    for (Target& target : item.targets) {
+      if (target.state != Target::State::kLanded) target.state = Target::State::kFailed;
+    }
+    target_over(i, {Code::kTimedOut, ""}, landed);
+  }
+  if (!landed.empty()) commit(landed);
+}
+
+void PutOperation::none_landed(size_t index, const Error& error) {
+  if (error.code == Code::kStale) return start_over(index, error);
+  // The master may know a better node by now; NO_SPACE: no extent is long enough, the node's free bytes lie apart.
+  if (!may_pass(error.code) && error.code != Code::kNoSpace) return fail_item(index, error);
+  revoke({index});
+  start_over(index, error);
 }
 
 // ---- commit
 
-Location PutOperation::location(const Item& item) const {
-  return {item.node.node, item.node.address, item.generation, item.placed.offset, item.length};
+Location PutOperation::location(const Item& item) {
+  Location found{.node = {}, .address = {}, .generation = item.generation, .offset = 0, .length = item.length};
+  for (const Target& target : item.targets) {
+    if (target.state != Target::State::kLanded) continue;
+    if (found.node.empty()) {
+      found.node = target.node.node;
+      found.address = target.node.address;
+      found.offset = target.placed.offset;
+    } else if (target.placed.crc == crc_of(item)) {  // else the memory changed between the pulls
+      found.further.push_back({target.node.node, target.node.address, target.placed.offset});
+    }
+  }
+  return found;
+}
+
+uint32_t PutOperation::crc_of(const Item& item) {
+  return std::ranges::find(item.targets, Target::State::kLanded, &Target::state)->placed.crc;
 }
 
 void PutOperation::commit(const std::vector<size_t>& indices) {
@@ -236,7 +318,7 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
   for (size_t i : indices) {
     Item& item = items_[i];
     if (commit_ == Commit::kAsync && !client_->commits_.full()) {
-      client_->commits_.add(item.wanted.key, location(item), item.placed.crc, item.wanted.retention);
+      client_->commits_.add(item.wanted.key, location(item), crc_of(item), item.wanted.retention);
       item.stage = Stage::kOver;
       client_->counters_.put_bytes += item.length;
       settle(i, item.length);
@@ -248,8 +330,11 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
   wire::PutEnd message;
   for (size_t i : awaited) {
     const Item& item = items_[i];
-    message.items.push_back({item.wanted.key, item.generation, item.node.node, item.placed.offset, item.placed.crc});
+    const Location placed = location(item);
+    const auto index = static_cast<uint32_t>(message.items.size());
+    message.items.push_back({item.wanted.key, item.generation, placed.node, placed.offset, crc_of(item)});
     message.kept.value.push_back(to_wire(item.wanted.retention));
+    for (const OtherPlace& place : placed.further) message.further.value.push_back({index, place.node, place.offset});
   }
   message.kept.value = if_any(std::move(message.kept.value));
   client_->master_.request(wire::kPutEnd, wire::encode(message), deadline_ns(),
@@ -305,7 +390,7 @@ void PutOperation::retry(size_t index, Error why) {
 
 void PutOperation::run_retries() {
   std::vector<size_t> to_grant, to_commit;
-  std::map<InstanceId, std::vector<size_t>> to_pull;
+  std::map<InstanceId, std::vector<Pull>> to_pull;
   for (size_t i : std::exchange(retries_, {})) {
     if (!open(i)) continue;
     switch (items_[i].stage) {
@@ -313,7 +398,12 @@ void PutOperation::run_retries() {
         to_grant.push_back(i);
         break;
       case Stage::kPull:
-        to_pull[items_[i].node.node].push_back(i);
+        for (size_t t = 0; t < items_[i].targets.size(); ++t) {
+          Target& target = items_[i].targets[t];
+          if (target.state != Target::State::kAgain) continue;
+          target.state = Target::State::kPulling;
+          to_pull[target.node.node].push_back({i, t, items_[i].rounds});
+        }
         break;
       case Stage::kCommit:
         to_commit.push_back(i);
@@ -354,14 +444,22 @@ Error PutOperation::why(size_t item, const Error& cause) const {
   return cause.code == Code::kTimedOut && waits_for.code != Code::kOk ? waits_for : cause;
 }
 
+std::string PutOperation::peer_of(const Item& item) {
+  for (const Target& target : item.targets) {
+    if (target.state != Target::State::kLanded) return target.node.address;
+  }
+  return item.targets.empty() ? std::string() : item.targets.front().node.address;
+}
+
 void PutOperation::ended(const std::vector<size_t>& unfinished) {
+  patience_.stop();
   std::vector<size_t> to_revoke;
   for (size_t i : unfinished) {
     if (items_[i].stage == Stage::kPull) to_revoke.push_back(i);
   }
   if (!items_.empty()) {
     const size_t item = unfinished.empty() ? 0 : unfinished.front();
-    client_->tell_if_slow("put", *this, item, items_[item].wanted.key, items_[item].node.address);
+    client_->tell_if_slow("put", *this, item, items_[item].wanted.key, peer_of(items_[item]));
   }
   client_->counters_.puts += items_.size();
   client_->counters_.puts_failed += unfinished.size();

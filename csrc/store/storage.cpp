@@ -1,18 +1,21 @@
 #include "store/storage.h"
 
 #include "store/pull_job.h"
+#include "store/repair_job.h"
 #include "store/retention.h"
 
 namespace moontide::store {
 
 Storage::Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, const SipKey& secret,
-                 const NodeOptions& options, Retired retired)
+                 const NodeOptions& options, Retired retired, Repaired repaired)
     : engine_(engine),
       options_(options),
       segment_(std::move(arena)),
       gate_(secret, options.refused_max),
       checksums_(engine.reactor()),
-      retired_(std::move(retired)) {}
+      headers_(engine),
+      retired_(std::move(retired)),
+      repaired_(std::move(repaired)) {}
 
 Storage::~Storage() = default;
 
@@ -37,6 +40,7 @@ void Storage::serve(const engine::LinkRef& link, rpc::Incoming request, rpc::Res
 void Storage::close_gate(uint32_t term) {
   gate_open_ = false;
   gate_.enter_term(term);
+  repairs_.clear();
   retire_when_over_.clear();  // the master orders again what it still waits for
 }
 
@@ -56,6 +60,7 @@ void Storage::obey(const wire::NodeOrder& order) {
   std::vector<Generation> over;
   for (const wire::RetireItem& item : order.retire) {
     gate_.refuse(item.generation);
+    repairs_.erase(item.generation);
     if (pulling_.contains(item.generation)) {
       retire_when_over_.insert(item.generation);
       continue;
@@ -64,10 +69,16 @@ void Storage::obey(const wire::NodeOrder& order) {
     over.push_back(item.generation);
   }
   if (!over.empty()) retired_(std::move(over));
+  for (const wire::RepairItem& item : order.repair.value) {
+    auto job = std::make_shared<RepairJob>(*this, item);
+    repair_jobs_.insert(job);
+    job->start();
+  }
 }
 
 void Storage::pull_over(Generation generation) {
   pulling_.erase(generation);
+  repairs_.erase(generation);
   if (retire_when_over_.erase(generation) > 0) retired_({generation});
 }
 

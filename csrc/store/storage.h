@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "store/buffers.h"
 #include "store/checksums.h"
 #include "store/options.h"
 #include "store/segment.h"
@@ -19,6 +20,7 @@
 namespace moontide::store {
 
 class PullJob;
+class RepairJob;
 
 struct StorageCounters {
   uint64_t pulls = 0;
@@ -26,16 +28,20 @@ struct StorageCounters {
   uint64_t refused = 0;
   uint64_t failed = 0;
   uint64_t retired = 0;
+  uint64_t repairs = 0;
+  uint64_t repairs_failed = 0;
 };
 
 class Storage {
  public:
   using Retired = std::move_only_function<void(std::vector<Generation> generations)>;
+  using Repaired = std::move_only_function<void(const wire::RepairedItem& item)>;
 
   // `retired` hears of every retire that was ordered: none of these is or becomes an entry, and their bytes are free.
   // It may run inside obey().
+  // `repaired` hears of the outcome of every order to repair, maybe inside obey(); nothing when a join began meanwhile.
   Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, const SipKey& secret,
-          const NodeOptions& options, Retired retired);
+          const NodeOptions& options, Retired retired, Repaired repaired);
   ~Storage();
 
   // A client's request to pull. Answered when every item has its outcome.
@@ -53,23 +59,31 @@ class Storage {
 
   const Segment& segment() const { return segment_; }
   const StorageCounters& counters() const { return counters_; }
-  size_t jobs() const { return jobs_.size(); }
+  size_t jobs() const { return jobs_.size() + repair_jobs_.size(); }
 
  private:
   friend class PullJob;
+  friend class RepairJob;
 
   // The job's use of the generation is over: published, or its extent is free.
   void pull_over(Generation generation);
   void forget(const std::shared_ptr<PullJob>& job) { jobs_.erase(job); }
+  void forget(const std::shared_ptr<RepairJob>& job) { repair_jobs_.erase(job); }
 
   engine::Engine& engine_;
   const NodeOptions& options_;
   Segment segment_;
   TicketGate gate_;
   ChecksumQueue checksums_;
+  HeaderSlots headers_;
   Retired retired_;
+  Repaired repaired_;
   bool gate_open_ = false;
   std::set<std::shared_ptr<PullJob>> jobs_;
+  std::set<std::shared_ptr<RepairJob>> repair_jobs_;
+  // Ordered by the master that this node has joined, and not called off: only these may become entries without a
+  // ticket.
+  std::set<Generation> repairs_;
   std::set<Generation> pulling_;
   std::set<Generation> retire_when_over_;          // ordered while it was pulled
   std::vector<std::shared_ptr<PullJob>> at_gate_;  // have their bytes, wait for open_gate()

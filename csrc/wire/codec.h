@@ -26,7 +26,8 @@ template <class T>
 concept Message = requires(T& value) { value.fields(); };
 
 // A field that a later version put at the end of a message that decode_prefix() reads: senders of before do not have
-// it, and `value` is then the default. An empty one is not written, so that receivers of before can read the rest.
+// it, and `value` is then the default. An empty one is not written, unless another field comes behind it, so that
+// receivers of before can read the rest.
 template <class T>
 struct Later {
   T value{};
@@ -56,15 +57,18 @@ class Writer {
   }
   template <class T>
   void put(const Later<T>& field) {
-    if constexpr (requires { field.value.empty(); }) {
-      if (field.value.empty()) return;
-    }
     put(field.value);
   }
   template <Message T>
   void put(const T& message) {
+    auto put_fields = [this](auto&... field) {
+      size_t last = 0, at = 0;
+      ((++at, last = left_out(field) ? last : at), ...);
+      at = 0;
+      ((++at <= last ? put(field) : void()), ...);
+    };
     // fields() is one non-const function for both directions; writing does not change the message
-    std::apply([this](auto&... field) { (put(field), ...); }, const_cast<T&>(message).fields());
+    std::apply(put_fields, const_cast<T&>(message).fields());
   }
   void put_blob(ByteView bytes) {
     put(static_cast<uint32_t>(bytes.size()));
@@ -74,6 +78,16 @@ class Writer {
   Bytes take() { return std::move(out_); }
 
  private:
+  template <class T>
+  static bool left_out(const T&) {
+    return false;
+  }
+  template <class T>
+  static bool left_out(const Later<T>& field) {
+    if constexpr (requires { field.value.empty(); }) return field.value.empty();
+    return false;
+  }
+
   Bytes out_;
 };
 

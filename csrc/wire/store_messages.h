@@ -34,7 +34,8 @@ enum StoreMessage : uint16_t {
   kNodeHello = 320,
   kInventory = 321,
   kInventoryEnd = 322,
-  kRetired = 323,  // notice
+  kRetired = 323,   // notice
+  kRepaired = 324,  // notice
   // master → node
   kNodeOrder = 340,  // notice
   // client → node
@@ -117,13 +118,40 @@ struct RetireItem {
   auto fields() { return std::tie(generation, key_hash); }
 };
 
+// "Pull this entry from the node that has it": a replica is missing.
+struct RepairItem {
+  std::string key;
+  Generation generation;
+  uint64_t length = 0;
+  uint32_t crc = 0;
+  InstanceId source;
+  std::string address;  // of the source's engine
+  uint64_t offset = 0;  // there
+  auto fields() { return std::tie(key, generation, length, crc, source, address, offset); }
+};
+
 struct NodeOrder {
   uint32_t term = 0;
   Generation floor;
   std::vector<Generation> confirm;
   std::vector<RetireItem> retire;
   Later<std::vector<Kept>> kept{};  // per item of `confirm`, or none at all
-  auto fields() { return std::tie(term, floor, confirm, retire, kept); }
+  Later<std::vector<RepairItem>> repair{};
+  auto fields() { return std::tie(term, floor, confirm, retire, kept, repair); }
+};
+
+// What became of one order to repair.
+struct RepairedItem {
+  Generation generation;
+  Code code = Code::kOk;
+  uint64_t offset = 0;
+  uint32_t crc = 0;
+  auto fields() { return std::tie(generation, code, offset, crc); }
+};
+
+struct Repaired {
+  std::vector<RepairedItem> items;
+  auto fields() { return std::tie(items); }
 };
 
 struct Retired {
@@ -140,11 +168,20 @@ struct PutStartItem {
   auto fields() { return std::tie(key, length, token); }
 };
 
+// Where the objects of a request are wanted; see catalog::Placement.
+struct Placement {
+  uint8_t replicas = 1;
+  std::vector<InstanceId> prefer;
+  std::vector<InstanceId> avoid;
+  auto fields() { return std::tie(replicas, prefer, avoid); }
+};
+
 struct PutStart {
   std::vector<PutStartItem> items;
   // Per item, or none at all: 1 for a block of a prefix whose block before it is the item before it.
   Later<std::vector<uint8_t>> follows{};
-  auto fields() { return std::tie(items, follows); }
+  Later<std::vector<Placement>> placement{};  // one for all items; none: one replica, anywhere
+  auto fields() { return std::tie(items, follows, placement); }
 };
 
 struct NodeRef {
@@ -161,10 +198,19 @@ struct PutGranted {
   auto fields() { return std::tie(code, node, generation, tag); }
 };
 
+// One more replica of an item.
+struct PutGrantedFurther {
+  uint32_t item = 0;  // index; in order
+  uint32_t node = 0;  // index
+  uint64_t tag = 0;
+  auto fields() { return std::tie(item, node, tag); }
+};
+
 struct PutStartReply {
   std::vector<NodeRef> nodes;
   std::vector<PutGranted> items;
-  auto fields() { return std::tie(nodes, items); }
+  Later<std::vector<PutGrantedFurther>> further{};
+  auto fields() { return std::tie(nodes, items, further); }
 };
 
 struct PutEndItem {
@@ -176,10 +222,19 @@ struct PutEndItem {
   auto fields() { return std::tie(key, generation, node, offset, crc); }
 };
 
+// One more replica of an item that landed, with the same checksum.
+struct PutEndFurther {
+  uint32_t item = 0;  // index; in order
+  InstanceId node;
+  uint64_t offset = 0;
+  auto fields() { return std::tie(item, node, offset); }
+};
+
 struct PutEnd {
   std::vector<PutEndItem> items;
   Later<std::vector<Kept>> kept{};  // per item, or none at all
-  auto fields() { return std::tie(items, kept); }
+  Later<std::vector<PutEndFurther>> further{};
+  auto fields() { return std::tie(items, kept, further); }
 };
 
 struct PutRevokeItem {
@@ -221,11 +276,20 @@ struct Located {
   auto fields() { return std::tie(code, node, generation, offset, length, crc); }
 };
 
+// One more place of an item's bytes.
+struct LocatedFurther {
+  uint32_t item = 0;  // index; in order
+  uint32_t node = 0;  // index
+  uint64_t offset = 0;
+  auto fields() { return std::tie(item, node, offset); }
+};
+
 struct LocateReply {
   std::vector<NodeRef> nodes;
   std::vector<Located> items;
   int64_t lease_ns = 0;
-  auto fields() { return std::tie(nodes, items, lease_ns); }
+  Later<std::vector<LocatedFurther>> further{};
+  auto fields() { return std::tie(nodes, items, lease_ns, further); }
 };
 
 struct ListRequest {

@@ -45,12 +45,22 @@ def test_bytes_go_in_and_come_out(pool: Pool, tmp_path: Path) -> None:
     assert listed == [["0", "cli/empty"], ["128000", "cli/file"], ["2", "cli/given"]]
     assert len(run(pool, "ls", "cli/", "--limit", "2").stdout.splitlines()) == 2
     found = run(pool, "stat", "cli/given", "cli/none", "--json", status=1)
-    assert json.loads(found.stdout) == {"key": "cli/given", "bytes": 2}
+    told = json.loads(found.stdout)
+    assert (told["key"], told["bytes"], len(told["places"])) == ("cli/given", 2, 1)
+    assert f"{told['places'][0]['node']}@127.0.0.1:" in run(pool, "stat", "cli/given").stdout
     assert "cli/none: NOT_FOUND" in found.stderr
     run(pool, "rm", "cli/given", "--prefix", "cli/e")
     assert "cli/given: NOT_FOUND" in run(pool, "rm", "cli/given", "cli/file", status=1).stderr
     assert run(pool, "ls", "cli/").stdout == ""
     assert "give a KEY" in run(pool, "rm", status=2).stderr
+
+
+def test_replicas_are_told(pool: Pool) -> None:
+    run(pool, "put", "replicas/a", "--replicas", "2", given=b"a")  # one node only: one place, and that is said
+    assert len(json.loads(run(pool, "stat", "replicas/a", "--json").stdout)["places"]) == 1
+    assert json.loads(run(pool, "status", "--json").stdout)["replicas_short"] == 1
+    assert "--replicas" in run(pool, "put", "replicas/b", "--replicas", "9", given=b"", status=2).stderr
+    run(pool, "rm", "replicas/a")
 
 
 def test_keys_that_are_no_text(pool: Pool) -> None:

@@ -44,6 +44,27 @@ def test_values_of_any_size_come_back_exactly(store: moontide.Store, size: int) 
     assert store.list("val") == [moontide.ObjectInfo(b"value", size)]
 
 
+def test_replicas_lie_on_different_nodes_and_where_they_are_wanted(pool: Pool) -> None:
+    with moontide.Store(pool.address, lend=8 << 20, config=CONFIG) as store:
+        wait_for(lambda: store.stats()["nodes_ready"] == 3, what="three nodes")
+        store.put("three", b"3" * 10_000, replicas=3)
+        places = store.stat("three").places
+        assert len({place.node for place in places}) == 3
+        store.put("own", b"own", prefer=["own"])
+        (own,) = store.stat("own").places
+        assert places[0] == own, "the place in this process is the first to be read"
+        store.put("away", b"away", replicas=3, avoid=[own.node])
+        assert own.node not in {place.node for place in store.stat("away").places}
+        assert len(store.stat("away").places) == 2
+        assert store.put_many([("many", b"m")], replicas=2) == [None]
+        store.put_tensors("tree", {"a": np.arange(10)}, replicas=2)
+        assert [len(store.stat(key).places) for key in ("many", "tree")] == [2, 2]
+        for bad in ({"replicas": 0}, {"replicas": 9}, {"avoid": ["own"]}, {"prefer": ["node"]}, {"prefer": own.node}):
+            with pytest.raises(errors.Invalid):
+                store.put("bad", b"", **bad)  # type: ignore[arg-type]
+        store.remove_many(["three", "own", "away", "many", "tree"])
+
+
 def test_keys(store: moontide.Store) -> None:
     keys: list[str | bytes] = ["a/b", "a_b", b"\x00\xff", "ключ", "k" * 1024, "a", "aa"]
     for number, key in enumerate(keys):

@@ -99,7 +99,11 @@ class Scene {
   }
   void start(const ClientId& client, Input& input) {
     PutRequest request{key(input), length(input), input.u8()};
-    const PutGrant grant = catalog_.put_start(client, {&request, 1}, now_ns_)[0];
+    const uint8_t where = input.u8();
+    Placement placement{where % 10u, {}, {}};
+    if (where / 10 % 2 == 1) placement.prefer.push_back({10, where / 20u % 4});
+    if (where / 100 == 2) placement.avoid.push_back({10, where % 4u});
+    const PutGrant grant = catalog_.put_start(client, {&request, 1}, now_ns_, placement)[0];
     if (grant.code == Code::kOk) granted_.push_back(grant.generation);
   }
   Retention retention(Input& input) {
@@ -111,8 +115,13 @@ class Scene {
     const std::string which = key(input);
     catalog_.keep({&which, 1}, retention(input), now_ns_);
   }
+  PlacedAt at(Input& input) {
+    const uint8_t where = input.u8();
+    return {{10, where % 4u}, where / 4 * uint64_t{64}, input.u8()};
+  }
   void end(const ClientId& client, Input& input) {
-    PutPlaced placed{key(input), generation(input), uint64_t{input.u8()} * 64, input.u8(), retention(input)};
+    PutPlaced placed{key(input), generation(input), at(input), retention(input), {}};
+    for (uint8_t more = input.u8() % 4; more > 0; --more) placed.further.push_back(at(input));
     catalog_.put_end(client, {&placed, 1}, now_ns_);
   }
   void inventory(const NodeId& node, Input& input) {
@@ -129,6 +138,12 @@ class Scene {
       std::vector<Generation> gone;
       for (const RetireItem& item : order.retire) gone.push_back(item.generation);
       catalog_.retire_acked(order.node, gone);
+      std::vector<RepairedItem> done;
+      for (const RepairItem& item : order.repair) {
+        done.push_back(
+            {item.generation, most % 3 == 0 ? Code::kUnavailable : Code::kOk, most * uint64_t{64}, item.crc});
+      }
+      catalog_.repaired(order.node, done, now_ns_);
     }
   }
 
@@ -142,7 +157,7 @@ class Scene {
 std::vector<Bytes> seeds() {
   Output pool;  // one node, one object, located, removed and gone
   pool.u8(1).u8(9).u8(200).u8(0).u8(0).u8(11);
-  pool.u8(0).u8(0).u8(3).u8(10).u8(1).u8(0).u8(2).u8(3).u8(0).u8(4).u8(5).u8(0).u8(5).u8(3);
+  pool.u8(0).u8(0).u8(3).u8(10).u8(1).u8(1).u8(0).u8(2).u8(3).u8(0).u8(4).u8(5).u8(0).u8(0).u8(0).u8(5).u8(3);
   pool.u8(0).u8(7).u8(3).u8(0).u8(13).u8(0).u8(0).u8(8);
   Output inventory;
   inventory.u8(1).u8(9).u8(200).u8(0).u8(0).u8(10).u8(1).u8(1).u8(241).u8(1).u8(4).u8(0).u8(0).u8(2).u8(241).u8(2);

@@ -42,13 +42,47 @@ Request random_request(SeededRandom& random, uint64_t number) {
   request.value = number;
   request.length = kValueBytesMin + random.below(random.below(2) == 0 ? 100 : 40'000);
   request.in_memory = random.below(3) != 0;
+  request.replicas = 1 + random.below(3);
   return request;
+}
+
+// What the client was answered, in the order of the requests' numbers.
+std::vector<Outcome> ask_all(Cluster& cluster, size_t client, Kind kind, uint64_t objects) {
+  std::vector<Outcome> outcomes;
+  for (uint64_t number = 1; number <= objects; ++number) {
+    Request request{.number = number, .kind = kind, .key = "safe" + std::to_string(number)};
+    request.value = number;
+    request.length = 2000;
+    request.replicas = 2;
+    cluster.client(client)->start(std::move(request));
+    REQUIRE(cluster.world().run_until([&] { return cluster.client(client)->pending() == 0; }, 60 * kSecond));
+    for (Outcome& outcome : cluster.take_outcomes()) outcomes.push_back(std::move(outcome));
+  }
+  return outcomes;
+}
+
+TEST_CASE("sim: objects with two replicas outlive the loss of a node") {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    CAPTURE(seed);
+    constexpr uint64_t kObjects = 30;
+    Cluster cluster({.seed = seed, .paths = static_cast<Paths>(1 + seed % 3), .nodes = 3});
+    REQUIRE(cluster.world().run_until([&] { return cluster.assembled(); }, 60 * kSecond));
+    for (const Outcome& outcome : ask_all(cluster, 0, Kind::kPut, kObjects)) CHECK(outcome.code == Code::kOk);
+    REQUIRE(cluster.crash("node" + std::to_string(seed % 3), /*dark=*/seed % 2 == 0));
+    cluster.world().run_for(40 * kSecond);  // it is given up
+    for (const Outcome& outcome : ask_all(cluster, 1, Kind::kGet, kObjects)) {
+      CHECK(outcome.code == Code::kOk);
+      CHECK(outcome.value == outcome.number);
+    }
+    const auto sound = cluster.audit();
+    CHECK_MESSAGE(sound, (sound ? "" : sound.error().message));
+  }
 }
 
 TEST_CASE("sim: pools under random work and faults keep their invariants and come to rest") {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
-    Cluster cluster({.seed = seed, .paths = static_cast<Paths>(1 + seed % 3), .node_bytes = 256u << 10});
+    Cluster cluster({.seed = seed, .paths = static_cast<Paths>(1 + seed % 3), .nodes = 3, .node_bytes = 256u << 10});
     SeededRandom random(seed * 77);
     for (uint64_t number = 1; number <= 150; ++number) {
       cluster.world().run_for(

@@ -42,18 +42,41 @@ struct Pool {
     join(id, capacity);
     ready(id);
   }
-  PutGrant start(const ClientId& client, const std::string& key, uint64_t length, uint64_t token = 0) {
+  PutGrant start(const ClientId& client, const std::string& key, uint64_t length, uint64_t token = 0,
+                 const Placement& placement = {}) {
     PutRequest request{.key = key, .length = length, .token = token != 0 ? token : next_token++};
-    return catalog.put_start(client, {&request, 1}, now_ns)[0];
+    return catalog.put_start(client, {&request, 1}, now_ns, placement)[0];
+  }
+  // The first node that has a replica of that generation.
+  NodeId node_of(Generation generation) const {
+    for (const auto& [id, node] : catalog.nodes()) {
+      if (node.objects.contains(generation)) return id;
+    }
+    return {};
   }
   Code end(const ClientId& client, const std::string& key, Generation generation, uint64_t offset = 0,
            const Retention& retention = {}) {
-    PutPlaced placed{.key = key, .generation = generation, .offset = offset, .crc = 7, .retention = retention};
+    return end_at(client, key, generation, {{.node = node_of(generation), .offset = offset, .crc = 7}}, retention);
+  }
+  Code end_at(const ClientId& client, const std::string& key, Generation generation, std::vector<PlacedAt> at,
+              const Retention& retention = {}) {
+    PutPlaced placed{.key = key, .generation = generation, .at = at.at(0), .retention = retention, .further = {}};
+    placed.further.assign(at.begin() + 1, at.end());
     return catalog.put_end(client, {&placed, 1}, now_ns)[0];
   }
   Code revoke(const ClientId& client, const std::string& key, Generation generation) {
     PutRef ref{key, generation};
     return catalog.put_revoke(client, {&ref, 1})[0];
+  }
+  // A whole put by Alice on several nodes.
+  PutGrant put_on(const std::string& key, uint64_t length, const Placement& placement,
+                  const Retention& retention = {}) {
+    PutGrant grant = start(kAlice, key, length, 0, placement);
+    REQUIRE(grant.code == Code::kOk);
+    std::vector<PlacedAt> at{{grant.node, 0, 7}};
+    for (const NodeId& node : grant.further) at.push_back({node, 64, 7});
+    REQUIRE(end_at(kAlice, key, grant.generation, at, retention) == Code::kOk);
+    return grant;
   }
   // A whole put by Alice.
   PutGrant put(const std::string& key, uint64_t length, const Retention& retention = {}) {

@@ -71,13 +71,12 @@ struct Cluster {
     REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
     master = std::move(*made);
   }
-  Node& add_node(uint64_t bytes) {
+  Node& add_node(uint64_t bytes, NodeOptions options = {}) {
     NodeProcess process;
     process.engine = make_engine();
     auto arena = memory::Arena::create_private(bytes);
     REQUIRE(arena);
     process.arena = *arena;
-    NodeOptions options;
     options.master = "inproc:master";
     auto node = Node::create(reactor, network, *process.engine, *arena, options);
     REQUIRE_MESSAGE(node, (node ? "" : node.error().text()));

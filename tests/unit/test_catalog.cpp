@@ -314,7 +314,8 @@ TEST_CASE("catalog: of a prefix the last block goes first, whatever the policy; 
     for (uint64_t i = 0; i < 4; ++i) requests.push_back({"block " + std::to_string(i), 1000, i + 1, i > 0});
     auto grants = pool.catalog.put_start(kAlice, requests, pool.now_ns);
     std::vector<PutPlaced> placed;
-    for (size_t i = 0; i < 4; ++i) placed.push_back({requests[i].key, grants[i].generation, 1088 * i, 7});
+    for (size_t i = 0; i < 4; ++i)
+      placed.push_back({requests[i].key, grants[i].generation, {kNodeA, 1088 * i, 7}, {}, {}});
     // The first half is told in another batch than the second: the link between them holds all the same.
     std::span<const PutPlaced> all(placed);
     pool.catalog.put_end(kAlice, all.first(2), pool.now_ns);

@@ -1,5 +1,6 @@
 // Random histories of clients, nodes, lost messages and restarts against small models: of each node (what lies in its
 // memory) and of each key (which generations may still be seen). Every step is followed by a recount of the catalog.
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -29,6 +30,7 @@ struct ModelNode {
   std::map<Generation, Stored> entries;
   std::set<Generation> refused;
   std::deque<NodeOrder> inbox;
+  std::map<Generation, RepairItem> repairs;  // ordered, not called off
 
   uint64_t used() const {
     uint64_t sum = 0;
@@ -46,19 +48,45 @@ struct ModelNode {
     for (auto& item : order.retire) {
       entries.erase(item.generation);
       refused.insert(item.generation);
+      repairs.erase(item.generation);
     }
+    for (auto& item : order.repair) repairs.emplace(item.generation, item);
     refused.erase(refused.begin(), refused.lower_bound(floor));
   }
 };
 
 enum class PutState { kStarted, kPulled, kFailed, kDone };
 
+// One granted place of a put.
+struct ModelPlace {
+  NodeId node;
+  uint64_t offset = 0;
+  PutState state = PutState::kStarted;  // kPulled: its client knows
+};
+
 struct ModelPut {
   ClientId client;
   std::string key;
   PutGrant grant;
-  uint64_t offset = 0;
+  std::vector<ModelPlace> places;
   PutState state = PutState::kStarted;
+
+  bool any(PutState wanted) const {
+    return std::ranges::any_of(places, [&](const ModelPlace& place) { return place.state == wanted; });
+  }
+  // What its client says: every place that landed.
+  PutPlaced placed() const {
+    PutPlaced said{.key = key, .generation = grant.generation, .at = {}, .retention = {}, .further = {}};
+    for (const ModelPlace& place : places) {
+      if (place.state != PutState::kPulled) continue;
+      if (said.at.node.empty()) {
+        said.at = {place.node, place.offset, 0};
+      } else {
+        said.further.push_back({place.node, place.offset, 0});
+      }
+    }
+    return said;
+  }
 };
 
 struct ModelKey {
@@ -95,10 +123,11 @@ class World {
     heal();
   }
   uint64_t digest() const { return digest_; }
+  uint64_t repairs() const { return repairs_; }
 
  private:
   void step() {
-    switch (random_.below(20)) {
+    switch (random_.below(22)) {
       case 0:
       case 1:
       case 2:
@@ -128,6 +157,9 @@ class World {
         return deliver();
       case 18:
         return catalog_.tick(now_ns_);
+      case 19:
+      case 20:
+        return repair();
       default:
         return random_.below(4) == 0 ? disturb() : hand_out();
     }
@@ -145,7 +177,7 @@ class World {
         return restart_node(id);
       case 4:
         if (options_.given_up_but_alive && !node.connected) {
-          catalog_.node_lost(id);
+          lose(id);
           node.known = false;
         }
         return;
@@ -179,6 +211,7 @@ class World {
     disconnect(id, node);
     REQUIRE(catalog_.node_join(id, {.capacity_bytes = node.capacity, .address = "", .reported_term = node.term}));
     if (node.term != catalog_.term()) node.refused.clear();
+    node.repairs.clear();
     node.term = catalog_.term();
     std::vector<InventoryEntry> page;
     for (auto& [generation, stored] : node.entries) {
@@ -206,13 +239,32 @@ class World {
     nodes_.erase(id);
     catalog_.node_away(id);
     if (random_.below(2) == 0)
-      catalog_.node_lost(id);
+      lose(id);
     else
       dead_.push_back(id);
     for (ModelPut& put : puts_) {
-      if (put.grant.node == id) put.state = PutState::kFailed;
+      for (ModelPlace& place : put.places) {
+        if (place.node == id) place.state = PutState::kFailed;
+      }
+      if (!put.any(PutState::kStarted) && !put.any(PutState::kPulled)) put.state = PutState::kFailed;
     }
     add_node();
+  }
+
+  // An object that has a place on a node which is there outlives the loss of another.
+  void lose(const NodeId& id) {
+    std::vector<std::string> safe;
+    for (int i = 0; i < 60; ++i) {
+      std::string key = "key/" + std::to_string(i);
+      const Place place = catalog_.locate({&key, 1}, now_ns_)[0];
+      if (place.code != Code::kOk) continue;
+      bool elsewhere = place.node != id;
+      for (const ReplicaAt& at : place.further) elsewhere = elsewhere || at.node != id;
+      if (elsewhere) safe.push_back(key);
+    }
+    catalog_.node_lost(id);
+    sound();
+    for (const std::string& key : safe) CHECK_MESSAGE(catalog_.exists({&key, 1})[0], key << " had another replica");
   }
 
   void restart_master() {
@@ -260,6 +312,28 @@ class World {
     settle();
   }
 
+  // A node pulls from another, where that still has it.
+  void repair() {
+    auto& [id, node] = pick_node();
+    if (node.repairs.empty()) return;
+    const RepairItem item = node.repairs.extract(node.repairs.begin()).mapped();
+    RepairedItem result{.generation = item.generation, .code = Code::kUnavailable};
+    const uint64_t footprint = entry_footprint(item.length);
+    if (node.connected) REQUIRE(node.used() + footprint <= node.capacity);
+    auto source = nodes_.find(item.source);
+    const bool fits = node.used() + footprint <= node.capacity;
+    if (fits && source != nodes_.end() && source->second.entries.contains(item.generation) && random_.below(5) != 0) {
+      const Stored& stored = source->second.entries[item.generation];
+      CHECK(stored.key == item.key);
+      CHECK(stored.offset == item.offset);
+      result = {item.generation, Code::kOk, random_.below(node.capacity - footprint + 1) / 64 * 64, 0};
+      node.entries[item.generation] = {item.key, item.length, result.offset, false};
+      ++repairs_;
+    }
+    if (random_.below(10) == 0) return disconnect(id, node);  // before the master hears of it
+    if (node.connected) catalog_.repaired(id, {&result, 1}, now_ns_);
+  }
+
   // Answers that waited for acknowledgements.
   void settle() {
     std::erase_if(unsettled_removes_, [&](auto& remove) {
@@ -282,13 +356,21 @@ class World {
     ClientId client{1 + random_.below(3), 0};
     std::vector<PutRequest> requests;
     for (uint64_t i = 0; i <= random_.below(4); ++i) requests.push_back({pick_key(), random_.below(2000), ++token_});
-    auto grants = catalog_.put_start(client, requests, now_ns_);
+    Placement placement{.replicas = 1 + random_.below(3), .prefer = {}, .avoid = {}};
+    if (random_.below(3) == 0) placement.prefer.push_back(pick_node().first);
+    if (random_.below(4) == 0) placement.avoid.push_back(pick_node().first);
+    auto grants = catalog_.put_start(client, requests, now_ns_, placement);
     for (size_t i = 0; i < grants.size(); ++i) {
       note(static_cast<uint64_t>(grants[i].code));
       if (grants[i].code != Code::kOk) continue;
       note(grants[i].generation.sequence);
-      REQUIRE(nodes_[grants[i].node].connected);
-      puts_.push_back({client, requests[i].key, grants[i]});
+      ModelPut& put = puts_.emplace_back(ModelPut{client, requests[i].key, grants[i], {{grants[i].node}}});
+      for (const NodeId& node : grants[i].further) put.places.push_back({node});
+      CHECK(put.places.size() <= placement.replicas);
+      for (const ModelPlace& place : put.places) {
+        REQUIRE(nodes_[place.node].connected);
+        CHECK(std::ranges::find(placement.avoid, place.node) == placement.avoid.end());
+      }
     }
     while (puts_.size() > 200) puts_.pop_front();
   }
@@ -302,24 +384,35 @@ class World {
   }
 
   void pull() {
-    ModelPut* put = pick_put(PutState::kStarted);
-    if (put == nullptr) return;
-    ModelNode& node = nodes_[put->grant.node];
-    if (!node.ticket_valid(put->grant.generation)) {
-      put->state = PutState::kFailed;
-      return;
+    // Also a node that its client did not wait for, when the put is done or given up.
+    ModelPut* put = pick_put(random_.below(4) == 0 ? PutState::kDone : PutState::kStarted);
+    if (put == nullptr || !put->any(PutState::kStarted)) return;
+    for (ModelPlace& place : put->places) {
+      if (place.state == PutState::kStarted && (random_.below(2) == 0 || put->places.size() == 1)) land(*put, place);
     }
+    if (put->state != PutState::kStarted) return;
+    if (put->any(PutState::kPulled) && (!put->any(PutState::kStarted) || random_.below(4) == 0)) {
+      put->state = PutState::kPulled;
+    } else if (!put->any(PutState::kStarted)) {
+      put->state = PutState::kFailed;
+    }
+  }
+
+  void land(ModelPut& put, ModelPlace& place) {
+    ModelNode& node = nodes_[place.node];
+    place.state = PutState::kFailed;
+    if (!node.ticket_valid(put.grant.generation)) return;
     // The accounting law: where the catalog granted a place, the node has it.
-    REQUIRE(node.used() + entry_footprint(put->grant.length) <= node.capacity);
-    put->offset = random_.below(node.capacity - entry_footprint(put->grant.length) + 1) / 64 * 64;
-    node.entries[put->grant.generation] = {put->key, put->grant.length, put->offset, false};
-    put->state = PutState::kPulled;
+    REQUIRE(node.used() + entry_footprint(put.grant.length) <= node.capacity);
+    place.offset = random_.below(node.capacity - entry_footprint(put.grant.length) + 1) / 64 * 64;
+    node.entries[put.grant.generation] = {put.key, put.grant.length, place.offset, false};
+    if (put.state == PutState::kStarted) place.state = PutState::kPulled;
   }
 
   void end_put() {
     ModelPut* put = pick_put(random_.below(5) == 0 ? PutState::kDone : PutState::kPulled);
     if (put == nullptr) return;
-    PutPlaced placed{put->key, put->grant.generation, put->offset, 0};
+    PutPlaced placed = put->placed();
     ended_.insert(put->grant.generation);
     Code code = catalog_.put_end(put->client, {&placed, 1}, now_ns_)[0];
     note(static_cast<uint64_t>(code));
@@ -341,7 +434,7 @@ class World {
     Code code = catalog_.put_revoke(put->client, {&ref, 1})[0];
     if (code == Code::kAlreadyExists) return;  // adopted by a new master meanwhile
     put->state = PutState::kFailed;
-    PutPlaced placed{put->key, put->grant.generation, put->offset, 0};
+    PutPlaced placed = put->placed();
     CHECK(catalog_.put_end(put->client, {&placed, 1}, now_ns_)[0] == Code::kStale);
   }
 
@@ -362,13 +455,17 @@ class World {
     if (place.code != Code::kOk) return;
     saw(key, place.generation);
     CHECK_MESSAGE(ended_.contains(place.generation), key << " shows a put that its client never ended");
-    auto node = nodes_.find(place.node);
-    if (node == nodes_.end() || !node->second.connected) return;  // a reader's proof fails there
-    auto stored = node->second.entries.find(place.generation);
-    REQUIRE(stored != node->second.entries.end());
-    CHECK(stored->second.key == key);
-    CHECK(stored->second.length == place.length);
-    CHECK(stored->second.offset == place.offset);
+    std::vector<ReplicaAt> places = place.further;
+    places.push_back({place.node, place.offset});
+    for (const ReplicaAt& at : places) {
+      auto node = nodes_.find(at.node);
+      if (node == nodes_.end() || !node->second.connected) continue;  // a reader's proof fails there
+      auto stored = node->second.entries.find(place.generation);
+      REQUIRE(stored != node->second.entries.end());
+      CHECK(stored->second.key == key);
+      CHECK(stored->second.length == place.length);
+      CHECK(stored->second.offset == at.offset);
+    }
   }
 
   void remove() {
@@ -474,6 +571,7 @@ class World {
   uint64_t token_ = 0;
   uint64_t node_count_ = 0;
   uint64_t digest_ = 0;
+  uint64_t repairs_ = 0;
   std::map<NodeId, ModelNode> nodes_;
   std::vector<NodeId> dead_;  // gone, not given up yet
   std::deque<ModelPut> puts_;
@@ -487,10 +585,14 @@ class World {
 }  // namespace
 
 TEST_CASE("catalog model: clients, nodes that break and return, lost acknowledgements") {
+  uint64_t repairs = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    World(seed, {}).run(1500);
+    World world(seed, {});
+    world.run(1500);
+    repairs += world.repairs();
   }
+  CHECK(repairs > 40);
 }
 
 TEST_CASE("catalog model: masters that restart") {

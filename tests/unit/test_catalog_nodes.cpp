@@ -137,9 +137,11 @@ TEST_CASE("catalog: of one key the highest generation wins, in one inventory and
 
   NodeId late{12, 0};
   pool.join(late, 64 * kKiB, 8);
-  pool.inventory(late, {entry("k", {4, 0}), entry("k", {4, 2}, 192)});  // older, and a twin that must not be
+  pool.inventory(late, {entry("k", {4, 0}), entry("k", {4, 2}, 192)});  // older, and one more replica
   pool.ready(late);
-  CHECK(pool.ordered(late) == std::vector<Generation>{{4, 0}, {4, 2}});
+  CHECK(pool.ordered(late) == std::vector<Generation>{{4, 0}});
+  pool.ack(late, {{4, 0}});
+  CHECK(pool.locate("k").further.size() == 1);
   CHECK(pool.catalog.node(kNodeB)->objects.size() == 1);
 }
 

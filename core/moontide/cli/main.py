@@ -24,7 +24,7 @@ _COMMANDS = {
     "put": ("moontide.cli.pool", "Store bytes in the pool."),
     "rm": ("moontide.cli.pool", "Remove objects from the pool."),
     "segments": ("moontide.cli.admin", "Show the nodes of the pool and what they lend."),
-    "stat": ("moontide.cli.pool", "Show the length of objects of the pool."),
+    "stat": ("moontide.cli.pool", "Show the length and the places of objects of the pool."),
     "status": ("moontide.cli.pool", "Show the pool's numbers."),
     "top": ("moontide.cli.top", "Show what running processes do: rates, times, the oldest transfer."),
     "router": ("moontide.cli.router", "Send requests to prefill and decode servers."),

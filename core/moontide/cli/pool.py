@@ -46,9 +46,13 @@ def _ttl(text: str) -> float | None:
 
 
 def _line(info: ObjectInfo, as_json: bool) -> str:
+    places = [place._asdict() for place in info.places]
     if as_json:
-        return msgspec.json.encode({"key": text_of(info.key), "bytes": info.length}).decode()
-    return f"{info.length:>14} {text_of(info.key)}"
+        told = {"key": text_of(info.key), "bytes": info.length, **({"places": places} if places else {})}
+        return msgspec.json.encode(told).decode()
+    return f"{info.length:>14} {text_of(info.key)}" + "".join(
+        f"  {place.node}@{place.address}" for place in info.places
+    )
 
 
 def _report(keys: Sequence[str], results: Sequence[object]) -> None:
@@ -91,7 +95,7 @@ def ls(prefix: str, limit: int, config: Config, as_json: bool) -> None:
 @_pool
 @_as_json
 def stat(keys: tuple[str, ...], config: Config, as_json: bool) -> None:
-    """Show the length of objects. Status 1 if one is not there."""
+    """Show the length of objects and where their replicas lie: node@address. Status 1 if one is not there."""
     with _store(config) as store:
         found = store.stat_many([key_of(key) for key in keys])
     for info in found:
@@ -103,12 +107,13 @@ def stat(keys: tuple[str, ...], config: Config, as_json: bool) -> None:
 @click.command()
 @click.argument("key")
 @click.argument("file", type=click.File("rb"), default="-")
+@click.option("--replicas", type=click.IntRange(1, 8), default=1, show_default=True, help="On as many nodes.")
 @_kept
 @_pool
-def put(key: str, file: IO[bytes], how: str, ttl: str, config: Config) -> None:
+def put(key: str, file: IO[bytes], replicas: int, how: str, ttl: str, config: Config) -> None:
     """Store the bytes of FILE, or of standard input, under KEY. An object that is there already is not replaced."""
     with _store(config) as store:
-        store.put(key_of(key), file.read(), pin=how, ttl=_ttl(ttl))
+        store.put(key_of(key), file.read(), pin=how, ttl=_ttl(ttl), replicas=replicas)
 
 
 @click.command()

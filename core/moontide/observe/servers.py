@@ -27,7 +27,9 @@ _POOL_COUNTERS = {
     "puts_stale": "Ends of puts that were over already.",
     "puts_no_space": "Puts that were told to wait for room.",
     "adopted": "Objects taken over from the inventories of nodes.",
-    "objects_lost": "Objects that went away with their node.",
+    "objects_lost": "Objects that went away with the last node that had them.",
+    "repairs": "Replicas made again from one that was left.",
+    "repairs_failed": "Repairs that came to nothing; they are tried again.",
 }
 _POOL_GAUGES = {
     "term": "The reign of this master; it only grows.",
@@ -42,7 +44,9 @@ _POOL_GAUGES = {
     "retiring_bytes": "Bytes of objects that are gone and whose node has not confirmed so.",
     "objects": "Objects that can be read.",
     "objects_unfinished": "Puts that were granted and have not ended.",
-    "objects_retiring": "Objects that are gone and whose node has not confirmed so.",
+    "objects_retiring": "Replicas that are gone and whose node has not confirmed so.",
+    "replicas": "Replicas of the objects that can be read.",
+    "replicas_short": "Replicas that objects lack of what was asked for.",
 }
 _NODE_COUNTERS = {
     "pulls": "Objects pulled from clients.",
@@ -50,6 +54,8 @@ _NODE_COUNTERS = {
     "pulls_refused": "Pulls refused: ticket, space, or the node is joining.",
     "pulls_failed": "Pulls that failed on the way.",
     "retired": "Entries ended on the master's order.",
+    "repairs": "Entries pulled from other nodes on the master's order.",
+    "repairs_failed": "Such pulls that failed.",
 }
 _NODE_GAUGES = {
     "capacity_bytes": "Bytes lent.",

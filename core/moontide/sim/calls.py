@@ -24,6 +24,7 @@ class Call:
     returned_ns: int = FOREVER  # FOREVER: no outcome, the client died
     code: str = ""  # empty: no outcome
     listed: list[str] = field(default_factory=list)
+    replicas: int = 1  # of a put: wanted
     process: int = 0  # of the client: how often it had been restarted
     # A clock that a lease depends on ran wrong: the object may have been superseded meanwhile (never its bytes).
     lease_in_doubt: bool = False
@@ -52,7 +53,7 @@ class Call:
         end = "…" if self.returned_ns == FOREVER else f"{self.returned_ns / 1e6:.3f}"
         what = f"{self.kind} {self.key}"
         if self.is_put or (self.kind == "get" and self.ok):
-            what += f" #{self.value} ({self.length} bytes)"
+            what += f" #{self.value} ({self.length} bytes{f' x {self.replicas}' if self.replicas > 1 else ''})"
         if self.kind == "list" and self.ok:
             what += f" {self.listed}"
         return f"[{self.invoked_ns / 1e6:.3f} {end}] client{self.client} {what} → {self.code or 'no outcome'}"

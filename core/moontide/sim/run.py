@@ -12,7 +12,7 @@ from moontide.sim.linear import check_history
 
 VALUE_BYTES_MIN = 8
 VALUE_BYTES_MAX = 60 << 10
-NODES = 2
+NODES = 3
 CLIENTS = 3
 # Virtual time within which everything has to work again once the faults are over.
 RECOVERY_NS = 120 * SECOND
@@ -124,8 +124,10 @@ class Run:
             call.value = self._values
             # A large value may find no extent that is long enough in a pool full of small ones: no proof of life.
             call.length = 1000 if key.startswith("alive") else self._random.choice(self._lengths)
+            call.replicas = self._random.choice([1, 1, 2, 3])
         in_memory = self._random.random() < 0.7
-        if not self._cluster.start(client, number, kind, key, call.value, call.length, in_memory):
+        started = self._cluster.start(client, number, kind, key, call.value, call.length, in_memory, call.replicas)
+        if not started:
             return None
         self.report.calls.append(call)
         self._open[number] = call

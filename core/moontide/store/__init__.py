@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from moontide.store.doors import AsyncStore, Store
-from moontide.store.procedures import Key, ObjectInfo
+from moontide.store.procedures import Key, ObjectInfo, Place
 
-__all__ = ["AsyncStore", "Key", "ObjectInfo", "Store"]
+__all__ = ["AsyncStore", "Key", "ObjectInfo", "Place", "Store"]

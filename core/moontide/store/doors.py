@@ -20,6 +20,7 @@ from moontide.store.procedures import (
     Procedures,
     encode_key,
     operation_of,
+    placement,
     retained,
     run_awaiting,
     run_blocking,
@@ -69,6 +70,9 @@ class _Base:
         prefix: bool = False,
         pin: str = "none",
         ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
         trace: Trace = "",
     ) -> Operation[list[MoontideError | None]]:
         """Starts putting objects whose bytes lie in several places; returns at once.
@@ -76,9 +80,9 @@ class _Base:
         `parts`: per key its (address, bytes) in order, registered with the engine and unchanged until the operation is
         quiet. commit="async" is done when the bytes are placed; the pool learns of them soon after, over reconnects
         too. prefix=True: each object is worthless without the one before it, as blocks of a KV cache are; the pool
-        then gives up the last ones first. `pin` and `ttl` are as for `Store.put`. The result has one item per key: None
-        or the error of `Store.put`. At once: Denied (memory that is not registered), Invalid (a key, an option),
-        Closed. `trace` is as for `Engine.read`.
+        then gives up the last ones first. `pin`, `ttl`, `replicas`, `prefer` and `avoid` are as for `Store.put`. The
+        result has one item per key: None or the error of `Store.put`. At once: Denied (memory that is not registered),
+        Invalid (a key, an option), Closed. `trace` is as for `Engine.read`.
         """
         if commit not in _COMMITS:
             raise Invalid(f"commit = {commit!r}: allowed are sync, async")
@@ -91,6 +95,7 @@ class _Base:
             trace=trace_text(trace),
             prefix=prefix,
             retained=retained(pin, ttl),
+            placement=placement(replicas, prefer, avoid),
         )
         self._client.let_go()
         return operation_of(batch)
@@ -136,15 +141,30 @@ class Store(_Base):
     TimedOut, Invalid (a key) and Closed; those that mean more are named below.
     """
 
-    def put(self, key: Key, value: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = "") -> None:
+    def put(
+        self,
+        key: Key,
+        value: object,
+        *,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
+    ) -> None:
         """Stores the bytes of a contiguous buffer. After it returns every client sees the object.
 
         `pin`: "soft": evicted only where objects that are not pinned do not make room enough; "hard": never evicted
         (a pool full of such objects takes nothing more). `ttl`: seconds from now, after which it is gone, pinned or
-        not; None: no end. Both outlive a restart of the master, not the loss of the node that has the object.
+        not; None: no end. Both outlive a restart of the master, not the loss of every node that has the object.
+        `replicas`: copies on as many nodes, 1 to 8. Where fewer nodes have room, or some fail, it is stored with fewer
+        (`stat` shows where), at least one. `prefer`: ids of nodes that are tried first, in this order; "own" is the
+        node of this very store. `avoid`: ids of nodes that are never used. Ids are in `ObjectInfo.places`.
         AlreadyExists: the key has an object (or an unfinished put); NoSpace, TooLarge, Unavailable, TimedOut.
         """
-        error = self.put_many([(key, value)], pin=pin, ttl=ttl, trace=trace)[0]
+        where = placement(replicas, prefer, avoid)
+        error = run_blocking(self._procedures.put_many([(key, value)], trace_text(trace), retained(pin, ttl), where))[0]
         if error is not None:
             raise error
 
@@ -154,10 +174,14 @@ class Store(_Base):
         *,
         pin: str = "none",
         ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
         trace: Trace = "",
     ) -> list[MoontideError | None]:
         """Stores several (key, contiguous buffer); one result per item, in order: None, or the error of `put`."""
-        return run_blocking(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl)))
+        where = placement(replicas, prefer, avoid)
+        return run_blocking(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl), where))
 
     def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
         """Says anew how long an object is kept, as for `put`, the ttl from now on; without options: like any other.
@@ -191,7 +215,16 @@ class Store(_Base):
         return run_blocking(self._procedures.get_many(keys, trace_text(trace)))
 
     def put_tensors(
-        self, key: Key, tree: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
+        self,
+        key: Key,
+        tree: object,
+        *,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
     ) -> None:
         """Stores a tree of tensors as one object: an array, or dicts (of text keys), lists and tuples of arrays.
 
@@ -199,7 +232,8 @@ class Store(_Base):
         The object is a safetensors value, to be read by whatever reads that format. Errors: as `put`. Invalid: a leaf
         that is no array of numbers, a tree of more than 100 levels or 65,535 arrays.
         """
-        run_blocking(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
+        where = placement(replicas, prefer, avoid)
+        run_blocking(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl), where))
 
     def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
         """The tree that `put_tensors` stored, dtypes and shapes kept; its arrays share one new piece of memory.
@@ -228,7 +262,7 @@ class Store(_Base):
         return run_blocking(self._procedures.exists_many(keys))
 
     def stat(self, key: Key) -> ObjectInfo:
-        """The object's key and length. NotFound."""
+        """The object's key, length and places. NotFound."""
         found = self.stat_many([key])[0]
         if isinstance(found, MoontideError):
             raise found
@@ -285,10 +319,21 @@ class AsyncStore(_Base):
         return await run_awaiting(procedure, self._let_go.soon)
 
     async def put(
-        self, key: Key, value: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
+        self,
+        key: Key,
+        value: object,
+        *,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
     ) -> None:
         """See `Store.put`."""
-        error = (await self.put_many([(key, value)], pin=pin, ttl=ttl, trace=trace))[0]
+        where = placement(replicas, prefer, avoid)
+        putting = self._procedures.put_many([(key, value)], trace_text(trace), retained(pin, ttl), where)
+        error = (await self._run(putting))[0]
         if error is not None:
             raise error
 
@@ -298,10 +343,14 @@ class AsyncStore(_Base):
         *,
         pin: str = "none",
         ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
         trace: Trace = "",
     ) -> list[MoontideError | None]:
         """See `Store.put_many`."""
-        return await self._run(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl)))
+        where = placement(replicas, prefer, avoid)
+        return await self._run(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl), where))
 
     async def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
         """See `Store.keep`."""
@@ -328,10 +377,20 @@ class AsyncStore(_Base):
         return await self._run(self._procedures.get_many(keys, trace_text(trace)))
 
     async def put_tensors(
-        self, key: Key, tree: object, *, pin: str = "none", ttl: float | None = None, trace: Trace = ""
+        self,
+        key: Key,
+        tree: object,
+        *,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
     ) -> None:
         """See `Store.put_tensors`."""
-        await self._run(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl)))
+        where = placement(replicas, prefer, avoid)
+        await self._run(self._procedures.put_tensors(key, tree, trace_text(trace), retained(pin, ttl), where))
 
     async def get_tensors(self, key: Key, *, framework: str = "numpy", trace: Trace = "") -> Any:
         """See `Store.get_tensors`."""

@@ -16,15 +16,19 @@ from moontide.errors import Invalid, MoontideError, NotFound, TooLarge
 from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
 
 __all__ = [
+    "ANYWHERE",
     "NOT_RETAINED",
     "Key",
     "LetGo",
     "Native",
     "ObjectInfo",
+    "Place",
+    "Placement",
     "Procedures",
     "Retained",
     "encode_key",
     "operation_of",
+    "placement",
     "retained",
     "run_awaiting",
     "run_blocking",
@@ -39,11 +43,19 @@ _LIST_PAGE = 1000
 _GET_TRIES = 4
 
 
+class Place(NamedTuple):
+    """Where a replica lies: the id of the node, and the address of its engine."""
+
+    node: str
+    address: str
+
+
 class ObjectInfo(NamedTuple):
-    """One committed object: its key, and its length in bytes."""
+    """One committed object: its key, and its length in bytes. From `stat` also where it lies, the nearest first."""
 
     key: bytes
     length: int
+    places: tuple[Place, ...] = ()
 
 
 class Native(Protocol):
@@ -152,6 +164,31 @@ def retained(pin: str, ttl: float | None) -> Retained:
     return _PINS[pin], ttl or 0.0
 
 
+Placement = tuple[int, list[str], list[str]]
+"""Where the native client is told to put objects: (how many replicas, nodes tried first, nodes never used)."""
+ANYWHERE: Placement = (1, [], [])
+_REPLICAS_MAX = 8
+_PLACEMENT_NODES_MAX = 64
+_OWN_NODE = "own"
+
+
+def placement(replicas: int, prefer: Sequence[str], avoid: Sequence[str]) -> Placement:
+    """Invalid: not 1 to 8 replicas; over 64 nodes, or one that is no id of a node (to prefer: nor "own")."""
+    if not 1 <= replicas <= _REPLICAS_MAX:
+        raise Invalid(f"replicas = {replicas}: must be from 1 to {_REPLICAS_MAX}")
+    for option, nodes in (("prefer", prefer), ("avoid", avoid)):
+        if isinstance(nodes, str) or len(nodes) > _PLACEMENT_NODES_MAX:
+            raise Invalid(f"{option} = {nodes!r}: must be a list of at most {_PLACEMENT_NODES_MAX} ids of nodes")
+        for node in nodes:
+            if not _is_node_id(node) and (option, node) != ("prefer", _OWN_NODE):
+                raise Invalid(f"{option} names {node!r}: the id of a node is 32 hexadecimal digits")
+    return replicas, list(prefer), list(avoid)
+
+
+def _is_node_id(text: str) -> bool:
+    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)
+
+
 class Procedures:
     """Put, get and the rest over one native client. Any thread."""
 
@@ -178,7 +215,11 @@ class Procedures:
         return results
 
     async def put_many(
-        self, items: Sequence[tuple[Key, object]], trace: str = "", retained: Retained = NOT_RETAINED
+        self,
+        items: Sequence[tuple[Key, object]],
+        trace: str = "",
+        retained: Retained = NOT_RETAINED,
+        placement: Placement = ANYWHERE,
     ) -> list[MoontideError | None]:
         results: list[MoontideError | None] = [None] * len(items)
         accepted: list[tuple[int, bytes, tuple[int, int], object]] = []
@@ -191,7 +232,8 @@ class Procedures:
         if not accepted:
             return results
         parts = [_as_parts(item[2]) for item in accepted]
-        batch = self._client.put([item[1] for item in accepted], parts, False, trace=trace, retained=retained)
+        raw = [item[1] for item in accepted]
+        batch = self._client.put(raw, parts, False, trace=trace, retained=retained, placement=placement)
         outcome = await self._finish(batch, accepted)
         for (index, *_), result in zip(accepted, outcome, strict=True):
             results[index] = result if isinstance(result, MoontideError) else None
@@ -269,10 +311,17 @@ class Procedures:
                 results[index] = result if isinstance(result, MoontideError) else target
         return again
 
-    async def put_tensors(self, key: Key, tree: object, trace: str = "", retained: Retained = NOT_RETAINED) -> None:
+    async def put_tensors(
+        self,
+        key: Key,
+        tree: object,
+        trace: str = "",
+        retained: Retained = NOT_RETAINED,
+        placement: Placement = ANYWHERE,
+    ) -> None:
         packed = pack_tree(tree)
-        parts = [_memory_range(memory)[:2] for memory in (packed.header, *packed.buffers)]
-        batch = self._client.put([encode_key(key)], [_without_empty(parts)], False, trace=trace, retained=retained)
+        parts = _without_empty([_memory_range(memory)[:2] for memory in (packed.header, *packed.buffers)])
+        batch = self._client.put([encode_key(key)], [parts], False, trace=trace, retained=retained, placement=placement)
         result = (await self._finish(batch, packed))[0]
         if isinstance(result, MoontideError):
             raise result
@@ -301,10 +350,12 @@ class Procedures:
 
     async def stat_many(self, keys: Sequence[Key]) -> list[ObjectInfo | MoontideError]:
         raw = [encode_key(key) for key in keys]
-        lengths = await _Wait(self._client.stat(raw))
+        found = await _Wait(self._client.places(raw))
         return [
-            length if isinstance(length, MoontideError) else ObjectInfo(key, length)
-            for key, length in zip(raw, lengths, strict=True)
+            item
+            if isinstance(item, MoontideError)
+            else ObjectInfo(key, item[0], tuple(Place(*place) for place in item[1]))
+            for key, item in zip(raw, found, strict=True)
         ]
 
     async def remove_many(self, keys: Sequence[Key]) -> list[MoontideError | None]:

@@ -1,0 +1,99 @@
+// Replicas that are missing: nodes are told to pull them from one another.
+//
+// The bytes of a repair are a replica that is not placed of an object that is committed. It ends as any replica does:
+// with its object, or alone when its node says that it failed or leaves, and then the node is told so as of any entry
+// that retires. Nobody but the node that pulled knows of the entry before the master hears of it, and a master that
+// starts anew lets go of it, since nobody confirmed it.
+#include "catalog/catalog.h"
+
+namespace moontide::catalog {
+
+void Catalog::begin_repairs() {
+  auto it = short_.upper_bound(Short{repair_after_.first, repair_after_.second});
+  const size_t most = std::min(limits_.repairs_per_tick, short_.size());
+  for (size_t looked = 0; looked < most && repairing_ < limits_.repairs_max; ++looked) {
+    if (it == short_.end()) it = short_.begin();
+    repair_after_ = {it->first.first, std::string(it->first.second)};
+    if (it->second.not_before_ns <= now_ns_) begin_repair(*it->second.object);
+    ++it;
+  }
+}
+
+void Catalog::begin_repair(Object& object) {
+  const auto replicas = object.replicas();
+  const bool has_source = std::ranges::any_of(
+      replicas, [](const Replica* one) { return one->placed && one->node->state == NodeState::kReady; });
+  if (replicas.count >= object.wanted || !has_source || expired(object)) return;
+  auto may = [&](const Node& node) {
+    if (node.objects.contains(object.generation) || node.retiring.contains(object.generation)) return false;
+    if (object.further != nullptr && std::ranges::find(object.further->avoid, node.id) != object.further->avoid.end()) {
+      return false;
+    }
+    return has_spare_room(node, object.footprint());
+  };
+  Node* node = nodes_.least_full(object.footprint(), may);
+  if (node == nullptr) return;
+  add_replica(object, *node).repair = true;
+  node->to_repair.push_back(object.generation);
+  ++repairing_;
+}
+
+void Catalog::order_repairs(Node& node, NodeOrder& order, size_t max_items) {
+  while (!node.to_repair.empty() && order.repair.size() < max_items) {
+    const Generation generation = node.to_repair.front();
+    node.to_repair.pop_front();
+    auto it = node.objects.find(generation);
+    if (it == node.objects.end() || !it->second->repair) continue;
+    const Object& object = *it->second->object;
+    const auto replicas = object.replicas();
+    const auto source = std::ranges::find_if(
+        replicas, [](const Replica* one) { return one->placed && one->node->state == NodeState::kReady; });
+    if (source == replicas.end()) {
+      give_up(*it->second);
+      continue;
+    }
+    order.repair.push_back({.key = std::string(object.key),
+                            .generation = generation,
+                            .length = object.length,
+                            .crc = object.crc,
+                            .source = (*source)->node->id,
+                            .offset = (*source)->offset});
+  }
+}
+
+void Catalog::repaired(const NodeId& id, std::span<const RepairedItem> items, int64_t now_ns) {
+  advance(now_ns);
+  Node* node = nodes_.find(id);
+  if (node == nullptr) return;
+  for (const RepairedItem& item : items) {
+    auto it = node->objects.find(item.generation);
+    if (it == node->objects.end() || !it->second->repair) continue;  // it ended meanwhile
+    Replica& replica = *it->second;
+    Object& object = *replica.object;
+    const bool inside = item.offset % kEntryAlignment == 0 && item.offset <= node->capacity_bytes &&
+                        object.footprint() <= node->capacity_bytes - item.offset;
+    if (item.code != Code::kOk || item.crc != object.crc || !inside) {
+      ++counters_.repairs_failed;
+      short_.at(short_of(object)).not_before_ns = now_ns_ + limits_.repair_pause_ns;
+      give_up(replica);
+      continue;
+    }
+    mark_placed(replica, item.offset);
+    count_pin(replica);
+    use(replica);
+    recount(object);
+    ++counters_.repairs;
+  }
+}
+
+void Catalog::drop_repairs(Node& node) {
+  node.to_repair.clear();
+  std::vector<Replica*> under_way;
+  for (const Generation& generation : node.unfinished) {
+    Replica* replica = node.objects.at(generation);
+    if (replica->repair) under_way.push_back(replica);
+  }
+  for (Replica* replica : under_way) give_up(*replica);
+}
+
+}  // namespace moontide::catalog
