@@ -48,7 +48,7 @@ TEST_CASE("object index: keys that collide find no place in the end, and it says
     names.push_back("key " + std::to_string(i));
     Object& object = objects.emplace_back();
     object.key = names.back();
-    object.key_hash = 7;
+    object.first.key_hash = 7;
     index.insert(object);
   }
   CHECK_FALSE(index.complete());
