@@ -170,7 +170,7 @@ def test_the_documented_metrics_are_those_there_are(engine: moontide.Engine) -> 
         store.close()
     node = dict.fromkeys(
         "capacity_bytes allocated_bytes largest_free_bytes entries pulls_under_way pulls pulled_bytes pulls_refused "
-        "pulls_failed retired".split(),
+        "pulls_failed retired repairs repairs_failed".split(),
         0,
     )
     text = page(
