@@ -179,6 +179,8 @@ class Catalog {
   void give_up(Replica& replica);
   // An entry of the object's generation that is none of its replicas (any more) retires while the object lives.
   void retire_beside(Object& object, Node& node);
+  // Notes that an entry of it is on its way out there, and forgets those that are gone.
+  void leaves(Object& object, const Node& node);
   // Moves all its replicas to their nodes' retiring ones; the object is destroyed.
   void retire(Object& object);
   void retire_replicas(Object& object);

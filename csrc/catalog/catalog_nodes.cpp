@@ -129,7 +129,7 @@ void Catalog::adopt_further(Node& node, Object& object, const InventoryEntry& en
   const bool agrees = object.crc == entry.crc && object.committed() == entry.confirmed;
   const bool confirms = open && entry.confirmed;
   if (!same || (!confirms && !(agrees && (open || object.committed())))) {
-    object.leaves(node.id);
+    leaves(object, node);
     return add_retiring(
         node, entry.generation,
         {.key_hash = object.key_hash(), .footprint = entry_footprint(entry.length), .beside_live = true});

@@ -74,7 +74,9 @@ void Catalog::repaired(const NodeId& id, std::span<const RepairedItem> items, in
                         object.footprint() <= node->capacity_bytes - item.offset;
     if (item.code != Code::kOk || item.crc != object.crc || !inside) {
       ++counters_.repairs_failed;
-      short_.at(short_of(object)).not_before_ns = now_ns_ + limits_.repair_pause_ns;
+      // (it is not short any more where a node came back meanwhile)
+      const auto lacking = short_.find(short_of(object));
+      if (lacking != short_.end()) lacking->second.not_before_ns = now_ns_ + limits_.repair_pause_ns;
       give_up(replica);
       continue;
     }

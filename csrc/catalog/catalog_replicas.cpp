@@ -60,8 +60,18 @@ void Catalog::give_up(Replica& replica) {
   recount(object);
 }
 
-void Catalog::retire_beside(Object& object, Node& node) {
+void Catalog::leaves(Object& object, const Node& node) {
+  if (object.further != nullptr) {
+    std::erase_if(object.further->leaving, [&](const NodeId& id) {
+      const Node* left = nodes_.find(id);
+      return left == nullptr || !left->retiring.contains(object.generation);
+    });
+  }
   object.leaves(node.id);
+}
+
+void Catalog::retire_beside(Object& object, Node& node) {
+  leaves(object, node);
   add_retiring(node, object.generation,
                {.key_hash = object.key_hash(), .footprint = object.footprint(), .beside_live = true});
 }

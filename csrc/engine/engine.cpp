@@ -209,11 +209,13 @@ void Engine::open(const std::string& address, int64_t timeout_ns, Opened opened)
 void Engine::reopen(const LinkRef& link, const std::string& target, int64_t timeout_ns) {
   const int64_t deadline_ns = reactor_.now_ns() + timeout_ns;
   const int64_t patience_ns = std::min(timeout_ns / 2, options_.progress_timeout_ns);
-  link->ask_for_life(patience_ns, [this, alive = alive(), link, target, deadline_ns](bool answered) {
-    if (alive.expired()) return;
-    if (answered && link->open()) return tell_opened(target, link);
-    dial(target, std::max<int64_t>(deadline_ns - reactor_.now_ns(), 1));
-  });
+  link->suspect(options_.progress_timeout_ns);  // others use it too: it is given that time, whoever is in a hurry here
+  link->call(wire::kPing, {}, patience_ns,
+             [this, alive = alive(), link, target, deadline_ns](const Result<rpc::Reply>& reply) {
+               if (alive.expired()) return;
+               if (reply && link->open()) return tell_opened(target, link);
+               dial(target, std::max<int64_t>(deadline_ns - reactor_.now_ns(), 1));
+             });
 }
 
 void Engine::dial(const std::string& target, int64_t timeout_ns) {

@@ -410,13 +410,11 @@ void Link::fence_stream(std::string_view transport, uint64_t id, std::move_only_
        [this, weak = weak_from_this(), fenced = std::move(fenced)](Result<rpc::Reply> reply) mutable {
          auto self = weak.lock();
          if (!self) return;
-         // A peer that lives and does not answer: the link goes, and its end is the fence.
-         if (!reply && reply.error().code == Code::kTimedOut && open()) {
-           return give_up({Code::kPeerLost, "the peer does not answer a fence"});
-         }
-         // No answer else means that the link is over, and with it the peer's side of the stream (superseded by the
-         // next link).
-         fenced();
+         if (reply) return fenced();
+         // Without an answer only the end of the link is the fence: the endpoints hear of that.
+         const Code code = reply.error().code;
+         if (code == Code::kPeerLost || code == Code::kCanceled || !open()) return;
+         give_up({Code::kPeerLost, "the peer does not answer a fence: " + reply.error().message});
        });
   suspect(timeout_ns);
 }
@@ -443,7 +441,11 @@ void Link::suspect(int64_t timeout_ns) {
 
 int64_t Link::silent_ns() const { return engine_.reactor().now_ns() - channel_->heard_ns(); }
 
-bool Link::heard_lately() const { return same_host() || same_instance() || silent_ns() < kFreshNs; }
+bool Link::heard_lately() const {
+  if (same_host() || same_instance() || silent_ns() < kFreshNs) return true;
+  const int64_t since_ns = engine_.reactor().now_ns() - kFreshNs;
+  return std::ranges::any_of(scheduler_.paths(), [&](const Path& path) { return path.progress_ns > since_ns; });
+}
 
 void Link::look_after(int64_t keepalive_ns) {
   if (!open() || same_host() || same_instance() || looked_after_) return;

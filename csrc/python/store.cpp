@@ -333,16 +333,9 @@ void bind_batch(py::module_& m) {
       .def("cancel", &BatchHandle::cancel);
 }
 
-void bind_client(py::module_& m) {
-  py::class_<ClientHandle>(m, "StoreClient")
-      .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"),
-           py::arg("eviction"), py::arg("gathers") = false)
-      .def("let_go", &ClientHandle::let_go)
-      .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
-           py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
-           py::arg("retained") = Retained{}, py::arg("placement") = Placed{1, {}, {}})
-      .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
-           py::arg("timeout") = py::none(), py::arg("trace") = "")
+// What the master is asked about keys.
+void bind_questions(py::class_<ClientHandle>& client) {
+  client
       .def(
           "stat",
           [](const ClientHandle& h, const py::sequence& given, std::optional<double> timeout) {
@@ -377,7 +370,21 @@ void bind_client(py::module_& m) {
                 },
                 codes_list);
           },
-          py::arg("keys"), py::arg("retained"), py::arg("timeout") = py::none())
+          py::arg("keys"), py::arg("retained"), py::arg("timeout") = py::none());
+}
+
+void bind_client(py::module_& m) {
+  py::class_<ClientHandle> client(m, "StoreClient");
+  bind_questions(client);
+  client
+      .def(py::init(&make_client), py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("lease"),
+           py::arg("eviction"), py::arg("gathers") = false)
+      .def("let_go", &ClientHandle::let_go)
+      .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
+           py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
+           py::arg("retained") = Retained{}, py::arg("placement") = Placed{1, {}, {}})
+      .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
+           py::arg("timeout") = py::none(), py::arg("trace") = "")
       .def(
           "list",
           [](const ClientHandle& h, const std::string& prefix, const std::string& after, uint32_t limit) {

@@ -279,15 +279,18 @@ void PutOperation::give_up_slow() {
     for (Target& target : item.targets) {
       if (target.state != Target::State::kLanded) target.state = Target::State::kFailed;
     }
+    std::erase(retries_, i);  // what waits there is a pull that was given up
     target_over(i, {Code::kTimedOut, ""}, landed);
   }
   if (!landed.empty()) commit(landed);
 }
 
 void PutOperation::none_landed(size_t index, const Error& error) {
-  if (error.code == Code::kStale) return start_over(index, error);
+  const bool over = error.code == Code::kStale && items_[index].targets.size() == 1;  // at the master too
+  if (over) return start_over(index, error);
   // The master may know a better node by now; NO_SPACE: no extent is long enough, the node's free bytes lie apart.
-  if (!may_pass(error.code) && error.code != Code::kNoSpace) return fail_item(index, error);
+  const bool another = may_pass(error.code) || error.code == Code::kNoSpace || error.code == Code::kStale;
+  if (!another) return fail_item(index, error);
   revoke({index});
   start_over(index, error);
 }
@@ -360,6 +363,7 @@ void PutOperation::committed(const std::vector<size_t>& indices, const Result<By
       item.maybe_committed = true;
       retry(i, {Code::kTimedOut, "an older object of the key is still on a node that does not answer"});
     } else if (code == Code::kStale && !resent && !item.maybe_committed) {
+      if (item.targets.size() > 1) revoke({i});  // those that landed are gone, and the put may still be open
       start_over(i, {code, "the put ended before it was committed"});  // it was never seen by anybody: putting it again
                                                                        // is still one put
     } else {

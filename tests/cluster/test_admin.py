@@ -48,8 +48,11 @@ class AdminPool:
         wait_for(lambda: self.ask("/v1/pool")[1]["counts"]["nodes_ready"] == wanted, 20, "the node joined")
         return node
 
-    def ask(self, path: str, *, method: str = "GET", body: object = None, token: str = "") -> tuple[int, Any]:
+    def ask(
+        self, path: str, *, method: str = "GET", body: object = None, token: str = "", host: str = ""
+    ) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= {"Host": host} if host else {}
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(f"http://{self.http}{path}", data, headers, method=method)
         try:
@@ -154,6 +157,13 @@ def test_changes_need_the_token(pool: AdminPool) -> None:
                 status, answer = pool.ask(path, method=method, body={"ttl": 0.001}, token=token)
                 assert (status, answer["error"]["code"]) == (403, "DENIED")
         assert store.get("kept") == b"value"
+
+
+def test_names_of_strangers_are_not_answered(pool: AdminPool) -> None:
+    pool.lend()
+    for host, status in (("evil.example", 403), ("evil.example:80", 403), ("localhost:1", 200), ("[::1]:1", 200)):
+        assert pool.ask("/v1/pool", host=host)[0] == status
+        assert pool.ask("/v1/objects", host=host)[0] == status
 
 
 def test_without_a_token_nothing_is_changed(tmp_path: Path) -> None:

@@ -326,6 +326,38 @@ TEST_CASE("catalog: a repair that failed, or brought other bytes, is tried again
   CHECK(pool.catalog.stats().unfinished_bytes == 0);
 }
 
+TEST_CASE("catalog: a repair may fail after the node whose replica it stands for came back") {
+  OneIsLost pool;
+  pool.tick(0);
+  REQUIRE(repairs(pool).size() == 1);
+  pool.join(kNodeA, 64 * kKiB, 1);
+  InventoryEntry back = entry("k", pool.grant.generation, true);
+  back.crc = 7;
+  pool.inventory(kNodeA, {back});
+  pool.ready(kNodeA);
+  CHECK(pool.places("k") == 2);
+  report(pool, kNodeC, pool.grant.generation, Code::kUnavailable);
+  CHECK(pool.places("k") == 2);
+  CHECK(pool.catalog.stats().repairs_failed == 1);
+}
+
+TEST_CASE("catalog: an object remembers only nodes on which it is still on its way out") {
+  ThreeNodes pool;
+  const PutGrant grant = pool.put_on("k", 100, {.replicas = 2, .prefer = {kNodeA, kNodeB}});
+  for (int round = 1; round <= 50; ++round) {
+    pool.catalog.node_lost(kNodeA);
+    pool.join(kNodeA, 64 * kKiB, static_cast<uint32_t>(1));
+    InventoryEntry other = entry("k", grant.generation, true);
+    other.crc = 8;  // not its bytes: let go of
+    pool.inventory(kNodeA, {other});
+    pool.ready(kNodeA);
+    CHECK(pool.ordered(kNodeA) == std::vector{grant.generation});
+    pool.ack(kNodeA, {grant.generation});
+    pool.sound();
+  }
+  CHECK(pool.places("k") == 1);
+}
+
 TEST_CASE("catalog: a repair ends with its node, and with the last node that has the object") {
   OneIsLost pool;
   pool.tick(0);

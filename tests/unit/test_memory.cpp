@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "memory/arena.h"
 #include "memory/copy.h"
+#include "memory/probe.h"
 #include "memory/region.h"
 
 namespace moontide::memory {
@@ -263,6 +264,20 @@ TEST_CASE("registry: memory that is not there any more is refused, by every regi
   CHECK(registry.changes() > changes);
   CHECK(registry.check_remote(whole->id, whole->generation, 0, 1, kReadable).error().code == Code::kDenied);
   CHECK(registry.check_remote(front->id, front->generation, 0, 1, kReadable));
+}
+
+TEST_CASE("what cannot be read is found without a look at it") {
+  constexpr size_t kPage = 4096;
+  void* pages = mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  auto* const start = static_cast<std::byte*>(pages);
+  CHECK(first_missing({start + 1, 4 * kPage - 1}) == nullptr);
+  CHECK(first_missing({start, 0}) == nullptr);
+  REQUIRE(mprotect(start + 2 * kPage, kPage, PROT_NONE) == 0);
+  CHECK(first_missing({start + 100, 4 * kPage - 100}) == start + 2 * kPage);
+  CHECK(first_missing({start + 2 * kPage + 9, 1}) == start + 2 * kPage + 9);
+  CHECK(first_missing({start, 2 * kPage}) == nullptr);
+  munmap(pages, 4 * kPage);
 }
 
 TEST_CASE("copies of every size and alignment are exact and touch nothing else") {

@@ -154,6 +154,35 @@ TEST_CASE("sim engine: a host that vanished is missed, also while nothing is und
   }
 }
 
+TEST_CASE("sim engine: what a stopped peer may still land stays hostage, however long it is stopped") {
+  int landed_late = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    TwoEngines two(seed, Paths::kTcp);
+    auto& world = two.universe.world;
+    Bytes source(kSize, std::byte{7}), target(kSize);
+    auto theirs = two.owner->add_region(target.data(), kSize, memory::kReadable | memory::kWritable, "theirs");
+    auto ours = two.reader->add_region(source.data(), kSize, memory::kLocal, "ours");
+    auto link = two.open();
+    const engine::Record record{2, 0,    reinterpret_cast<uint64_t>(source.data()), two.handle_of(link, (*theirs)->id),
+                                0, kSize};
+    auto transfer = *two.reader->submit(std::span(&record, 1), {});
+    REQUIRE(world.run_until([&] { return transfer->bytes_moved() > 0; }, 10 * kSecond));  // given to the network
+    if (transfer->done()) continue;
+    two.owner_machine.process().pause();
+    world.run_for(60 * kSecond);
+    REQUIRE(transfer->done());
+    CHECK_FALSE(transfer->quiet());
+    two.owner_machine.process().resume();
+    CHECK(world.run_until([&] { return transfer->quiet(); }, 120 * kSecond));
+    const Bytes seen = target;
+    world.run_for(30 * kSecond);
+    CHECK(target == seen);  // nothing lands after quiet
+    ++landed_late;
+  }
+  CHECK(landed_late > 5);
+}
+
 TEST_CASE("sim engine: who has the address of a host that vanished is not taken for it") {
   TwoEngines two(5, Paths::kTcp);
   auto old = two.open();

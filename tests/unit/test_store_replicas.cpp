@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "store/storage.h"
 #include "unit/store_support.h"
 
 using namespace moontide;
@@ -199,26 +200,41 @@ TEST_CASE("store: bytes that changed at rest are not spread by a repair") {
   REQUIRE(cluster.until([&] { return cluster.master->catalog().stats().retiring == 0; }));
 }
 
-TEST_CASE("store: a repair that is under way when its object is removed leaves nothing behind") {
+TEST_CASE("store: a repair that is called off while its bytes come in leaves nothing behind") {
   ReplicaCluster cluster;
-  Client& client = cluster.three_nodes();
-  REQUIRE(cluster.put_on(client, "k", pattern(3 << 20, 10), {.replicas = 2}) == Code::kOk);
-  const auto places = cluster.places(client, "k");
-  auto none = std::ranges::find_if(cluster.nodes, [&](const auto& process) {
-    return std::ranges::find(places, process.node->id()) == places.end();
-  });
-  const InstanceId third = none->node->id();
-  cluster.kill(places[0]);
-  auto repairing = [&] {
-    return std::ranges::any_of(cluster.nodes, [&](const auto& process) {
-      return process.node->id() == third && process.node->storage().jobs() > 0;
-    });
-  };
-  REQUIRE(cluster.until(repairing));
-  CHECK(cluster.remove(client, "k") == Code::kOk);
-  REQUIRE(cluster.until([&] { return !repairing(); }));
-  for (auto& process : cluster.nodes) {
-    CHECK(process.node->storage().segment().inventory().empty());
-    CHECK(process.node->storage().segment().extents().used() == 0);
+  REQUIRE(cluster.put(cluster.simple(), "k", pattern(5000, 10)) == Code::kOk);
+  const Node& source = *cluster.nodes[0].node;
+  const auto& [generation, entry] = *source.storage().segment().inventory().begin();
+  wire::NodeOrder repair{.term = generation.term, .floor = {}, .confirm = {}, .retire = {}};
+  repair.repair.value.push_back(
+      {"k", generation, entry.length, entry.crc, source.id(), cluster.nodes[0].engine->address(), entry.offset});
+  wire::NodeOrder retire{.term = generation.term, .floor = {}, .confirm = {}, .retire = {{generation, 0}}};
+  auto engine = cluster.make_engine();
+  auto arena = memory::Arena::create_private(kMiB);
+  REQUIRE(arena);
+  auto region = engine->add_region((*arena)->data(), (*arena)->size(), memory::kReadable, "arena", *arena);
+  REQUIRE(region);
+  for (bool called_off : {true, false}) {
+    CAPTURE(called_off);
+    std::vector<Generation> retired;
+    std::optional<Code> outcome;
+    const NodeOptions options;
+    Storage storage(
+        *engine, *arena, SipKey{1, 2}, options,
+        [&](const std::vector<Generation>& generations) {
+          retired.insert(retired.end(), generations.begin(), generations.end());
+        },
+        [&](const wire::RepairedItem& item) { outcome = item.code; });
+    storage.close_gate(generation.term);
+    storage.open_gate({generation.term, generation.sequence + 1});  // a ticket of that generation would be over
+    storage.obey(repair);
+    CHECK(storage.jobs() == 1);
+    if (called_off) storage.obey(retire);
+    CHECK(retired.empty());  // not before nothing can become an entry any more
+    REQUIRE(cluster.until([&] { return storage.jobs() == 0; }));
+    CHECK(outcome == (called_off ? Code::kStale : Code::kOk));
+    CHECK(storage.segment().inventory().size() == (called_off ? 0 : 1));
+    CHECK(storage.segment().extents().used() == (called_off ? 0 : catalog::entry_footprint(5000)));
+    CHECK(retired.size() == (called_off ? 1 : 0));
   }
 }

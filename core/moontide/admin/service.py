@@ -22,10 +22,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
+from moontide._addresses import is_loopback
 from moontide._http import error_answer, json_answer
 from moontide.access import read_secret
 from moontide.admin.health import SelfTest, judge
@@ -72,6 +74,7 @@ class PoolService:
         named = config.http_token_file
         self._token = read_secret(named, option="http_token_file") if named is not None else b""
         self._guarded = config.secret_file is not None
+        self._anywhere = config.http_reach == "anywhere"
         self._store: AsyncStore | None = None
         self._test = SelfTest(self._opened)
 
@@ -108,6 +111,7 @@ class PoolService:
     ) -> Handler:
         async def answer(request: web.Request) -> web.Response:
             try:
+                self._check_host(request)
                 if changes or (shows and self._guarded):
                     self._check_token(request)
                 return json_answer(await handler(request))
@@ -115,6 +119,12 @@ class PoolService:
                 return error_answer(error)
 
         return answer
+
+    def _check_host(self, request: web.Request) -> None:
+        """A page of a stranger may have its own name point at loopback; its browser says that name."""
+        host = urlsplit(f"//{request.host}").hostname or ""
+        if not self._anywhere and not is_loopback(host):
+            raise Denied(f"the host {host[:64]!r} is not one of this machine's loopback")
 
     def _check_token(self, request: web.Request) -> None:
         if not self._token:

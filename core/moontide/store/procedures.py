@@ -115,17 +115,18 @@ class LetGo:
 
     def __init__(self, client: _core.StoreClient) -> None:
         self._client = client
-        self._coming = False
+        self._coming: object = None  # the event loop that will; one that ended in between never does
 
     def soon(self) -> None:
-        if not self._coming:
-            import asyncio  # see moontide._waiting
+        import asyncio  # see moontide._waiting
 
-            asyncio.get_running_loop().call_soon(self._now)
-            self._coming = True
+        loop = asyncio.get_running_loop()
+        if self._coming is not loop:
+            loop.call_soon(self._now)
+            self._coming = loop
 
     def _now(self) -> None:
-        self._coming = False
+        self._coming = None
         self._client.let_go()
 
 

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "memory/probe.h"
+
 namespace moontide::transport::tcp {
 namespace {
 
@@ -71,10 +73,9 @@ void DataStream::send_write(uint64_t tag, const Slice& slice) {
   // the slice's owner keeps the memory until the slice completes, and a slice completes only after this stream is done
   // with it or gone
   writing_ += slice.length;
-  auto first = reinterpret_cast<uint64_t>(slice.pieces.empty() ? nullptr : slice.pieces.front().local);
-  stream_->write_references(request.bytes(), parts_, [this, tag, first, n = slice.length](Result<> outcome) {
+  stream_->write_references(request.bytes(), parts_, [this, tag, parts = parts_, n = slice.length](Result<> outcome) {
     writing_ -= n;
-    if (is_fault(outcome)) owner_.registry().mark_missing(first);
+    if (is_fault(outcome)) mark_missing(parts);
     if (!outcome) return;
     owner_.progressed(tag, n);
     owner_.write_sent(tag);  // may end the slice
@@ -249,17 +250,24 @@ void DataStream::serve_read() {
   Header header = make_header(Kind::kReadData, header_.tag, Code::kOk, length);
   serving_ += length;
   // the pins keep the regions' memory until the kernel has its copy, or until this stream is destroyed
-  stream_->write_references(raw(header), parts_, [this, length, pins = std::move(pins)](Result<> outcome) mutable {
-    for (const memory::Pin& pin : pins) {
-      if (is_fault(outcome)) owner_.registry().mark_missing(reinterpret_cast<uint64_t>(pin.region()->address));
-    }
+  auto sent = [this, length, parts = parts_, pins = std::move(pins)](Result<> outcome) mutable {
+    if (is_fault(outcome)) mark_missing(parts);
     pins.clear();
     serving_ -= length;
     if (outcome && paused_ && serving_ <= kServeBytesMax / 2) {
       paused_ = false;
       stream_->resume();
     }
-  });
+  };
+  stream_->write_references(raw(header), parts_, std::move(sent));
+}
+
+void DataStream::mark_missing(std::span<const ByteView> parts) {
+  for (const ByteView& part : parts) {
+    if (const std::byte* at = memory::first_missing(part)) {
+      owner_.registry().mark_missing(reinterpret_cast<uint64_t>(at));
+    }
+  }
 }
 
 std::string DataStream::describe_use(const memory::Region&) const {

@@ -66,6 +66,8 @@ class DataStream final : private io::StreamSink, private memory::PinUser {
   bool wanted(const Target& target) const;
   void payload_arrived(size_t count);
   std::string describe_use(const memory::Region& region) const override;
+  // The kernel could not read all of them.
+  void mark_missing(std::span<const ByteView> parts);
   void send_header(Kind kind, uint64_t tag, Code code, uint64_t length);
 
   uint64_t id_;
