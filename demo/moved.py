@@ -10,7 +10,7 @@ from demo.client import Sample, total
 BLOCKS = "vllm:moontide_blocks_total"
 BYTES = "vllm:moontide_bytes_total"
 EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
-RUNNING = "vllm:num_requests_running"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
 
 
 @dataclass(frozen=True)

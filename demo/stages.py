@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from demo.client import Answer, Sample, complete, complete_at_once, total
 from demo.cluster import Cluster
 from demo.compare import References, difference
-from demo.moved import RUNNING, Moved, moved_between
+from demo.moved import PROMPT_TOKENS, Moved, moved_between
 from demo.processes import wait_until
 from demo.prompts import BLOCK_TOKENS, Prompt
 from demo.report import Report
@@ -96,15 +96,20 @@ def crash(
     alone: Sequence[Sequence[Prompt]],
     references: References,
 ) -> None:
+    before = total(cluster.prefill_metrics(), PROMPT_TOKENS)
     with ThreadPoolExecutor(max_workers=len(crowd)) as pool:
         futures = [pool.submit(complete, cluster.router_port, prompt, CRASH_SECONDS + 10) for prompt in crowd]
+        # A counter, since the gauge of running requests may fall between two looks, or be an old one.
         busy = wait_until(
-            lambda: total(cluster.prefill_metrics(), RUNNING) > 0, 30, "the prefill server has no request", interval=0
+            lambda: total(cluster.prefill_metrics(), PROMPT_TOKENS) > before,
+            30,
+            "the prefill server has computed no prompt",
+            interval=0,
         )
         unanswered = sum(not future.done() for future in futures)
         cluster.prefill.kill()
         killed = time.monotonic()
-        report.note(f"killed {busy * 1000:.0f} ms after the first request was sent, {unanswered} of them unanswered")
+        report.note(f"killed {busy * 1000:.0f} ms after the first request was sent, {unanswered} unanswered")
         answers, slowest = _await_answers(futures, killed)
     right = 0
     for prompt, answer in zip(crowd, answers, strict=True):
