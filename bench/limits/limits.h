@@ -50,6 +50,12 @@ static uint8_t* shared_memory(size_t bytes, uint8_t fill) {
   return p;
 }
 
+// After a fork: the child has the memory but none of its pages yet, and must not pay for them while it is measured.
+static inline void touch_again(uint8_t* memory, size_t bytes) {
+  volatile uint8_t* page = memory;
+  for (size_t at = 0; at < bytes; at += 4 * KIB) page[at] = page[at];
+}
+
 // The shape of one batch: `count` entries of `size` bytes; `window` advances through `pool` bytes when it is larger
 // than a batch.
 typedef struct {

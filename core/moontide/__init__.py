@@ -6,7 +6,7 @@ from moontide import errors
 from moontide._core import version as __version__
 from moontide.config import Config, load_config
 from moontide.engine import Arena, Engine, Operation, Peer, Prepared, Region, RemoteRegion, Strided, Transfer
-from moontide.store import AsyncStore, ObjectInfo, Store
+from moontide.store import AsyncStore, ObjectInfo, Store, View
 
 __all__ = [
     "Arena",
@@ -22,6 +22,7 @@ __all__ = [
     "Store",
     "Strided",
     "Transfer",
+    "View",
     "__version__",
     "errors",
     "load_config",

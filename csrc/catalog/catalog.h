@@ -75,6 +75,9 @@ class Catalog {
   // The node has none of these any more and will refuse their tickets. Unknown generations are ignored: an
   // acknowledgement may come twice.
   void retire_acked(const NodeId& id, std::span<const Generation> generations);
+  // Its segment keeps so many bytes of entries that are acknowledged: they are looked at in place. Comes with the
+  // acknowledgement; the last word counts, until the node joins again.
+  void node_holds(const NodeId& id, uint64_t bytes);
   // What became of orders to repair. A replica that landed counts when it is the object's, which may have ended since.
   void repaired(const NodeId& id, std::span<const RepairedItem> items, int64_t now_ns);
 

@@ -28,6 +28,7 @@ Stats Catalog::stats() const {
     stats.replicas += node.committed_count();
     stats.retiring += node.retiring.size();
     stats.hard_pinned_bytes += node.hard_bytes;
+    stats.held_bytes += node.held_bytes;
   }
   return stats;
 }

@@ -39,6 +39,7 @@ Result<> Catalog::node_join(const NodeId& id, const NodeJoin& join) {
   }
   node->address = join.address;
   node->state = NodeState::kJoining;
+  node->held_bytes = 0;
   drop_repairs(*node);
   ++node->join_round;
   node->to_retire.clear();
@@ -248,6 +249,13 @@ void Catalog::retire_acked(const NodeId& id, std::span<const Generation> generat
     end_retiring(it->second);
     node->retiring.erase(it);
   }
+}
+
+void Catalog::node_holds(const NodeId& id, uint64_t bytes) {
+  Node* node = nodes_.find(id);
+  if (node == nullptr) return;
+  node->held_bytes = 0;
+  node->held_bytes = std::min(bytes, node->free_bytes());
 }
 
 }  // namespace moontide::catalog

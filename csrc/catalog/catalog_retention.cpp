@@ -130,8 +130,8 @@ void Catalog::evict_ahead() {
 }
 
 void Catalog::evict_ahead(Node& node) {
-  uint64_t low = above(node.hard_bytes, node.capacity_bytes, limits_.low_percent);
-  uint64_t high = above(node.hard_bytes, node.capacity_bytes, limits_.high_percent);
+  uint64_t low = above(node.unevictable_bytes(), node.capacity_bytes, limits_.low_percent);
+  uint64_t high = above(node.unevictable_bytes(), node.capacity_bytes, limits_.high_percent);
   if (node.lasting_bytes() > high) node.above_watermark = true;
   if (node.lasting_bytes() <= low) node.above_watermark = false;
   // A lone object may fill a segment: nobody waits for its space yet.
@@ -139,7 +139,7 @@ void Catalog::evict_ahead(Node& node) {
 }
 
 bool Catalog::has_spare_room(const Node& node, uint64_t footprint) const {
-  const uint64_t low = above(node.hard_bytes, node.capacity_bytes, limits_.low_percent);
+  const uint64_t low = above(node.unevictable_bytes(), node.capacity_bytes, limits_.low_percent);
   return node.lasting_bytes() + footprint <= low && entries() < above(0, limits_.max_objects, limits_.low_percent);
 }
 

@@ -56,7 +56,7 @@ Node* NodeTable::cheapest_to_clear(uint64_t footprint, const Placement& placemen
   Node* best = nullptr;
   for (auto& [id, node] : map_) {
     if (node.state != NodeState::kReady || avoided(node, placement)) continue;
-    if (node.capacity_bytes - node.unfinished_bytes - node.hard_bytes < footprint) continue;
+    if (node.capacity_bytes - node.unfinished_bytes - node.unevictable_bytes() < footprint) continue;
     if (best == nullptr || node.free_bytes() + node.retiring_bytes > best->free_bytes() + best->retiring_bytes) {
       best = &node;
     }

@@ -34,6 +34,7 @@ struct Node {
   uint64_t unfinished_bytes = 0;
   uint64_t committed_bytes = 0;
   uint64_t retiring_bytes = 0;
+  uint64_t held_bytes = 0;                  // of entries that ended, as the node says: somebody still looks at them
   std::map<Generation, Replica*> objects;   // one of every live object on the node
   std::set<Generation> unfinished;          // those of `objects` that are not placed
   std::set<Generation> tickets;             // those of `unfinished` for which this reign gave a ticket
@@ -50,10 +51,12 @@ struct Node {
   Replica* last_of_batch = nullptr;             // that the batch number `batch` dealt with; null: none, or it is gone
   uint64_t batch = 0;
 
-  uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes; }
+  uint64_t used_bytes() const { return unfinished_bytes + committed_bytes + retiring_bytes + held_bytes; }
   uint64_t free_bytes() const { return capacity_bytes - used_bytes(); }
+  // What no eviction frees.
+  uint64_t unevictable_bytes() const { return hard_bytes + held_bytes; }
   // The bytes that are in use once every ordered retire is acknowledged.
-  uint64_t lasting_bytes() const { return unfinished_bytes + committed_bytes; }
+  uint64_t lasting_bytes() const { return unfinished_bytes + committed_bytes + held_bytes; }
   // Replicas that are placed here.
   size_t committed_count() const { return objects.size() - unfinished.size(); }
   size_t evictable_count() const { return committed_count() - hard_count; }

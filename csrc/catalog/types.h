@@ -218,6 +218,7 @@ struct Stats {
   uint64_t unfinished_bytes = 0;
   uint64_t committed_bytes = 0;
   uint64_t retiring_bytes = 0;
+  uint64_t held_bytes = 0;  // of entries that ended and are still looked at in place
   uint64_t unfinished = 0;
   uint64_t committed = 0;
   uint64_t retiring = 0;

@@ -73,6 +73,8 @@ class Link final : public transport::LinkContext, public std::enable_shared_from
   // The best usable path for `op` on `remote`; `local` decides whether the peer could pull. Null: none.
   std::shared_ptr<transport::Endpoint> choose(const transport::RemoteRegion& remote, transport::Op op,
                                               const memory::Region& local, uint32_t attempt) const;
+  // Where the peer's region lies in this process; see transport::Endpoint::view.
+  std::shared_ptr<const std::byte> view(const transport::RemoteRegion& remote) const { return scheduler_.view(remote); }
   Scheduler& scheduler() { return scheduler_; }
   // How much of a batch goes into one slice: small ones for slow paths, so that there is something to share.
   uint64_t slice_bytes() const;

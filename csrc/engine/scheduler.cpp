@@ -184,6 +184,14 @@ bool Scheduler::moves(std::string_view transport, int64_t since_ns) const {
   });
 }
 
+std::shared_ptr<const std::byte> Scheduler::view(const transport::RemoteRegion& remote) const {
+  for (const Path& path : paths_) {
+    if (!path.usable()) continue;
+    if (auto memory = path.endpoint->view(remote)) return memory;
+  }
+  return nullptr;
+}
+
 double Scheduler::bytes_per_ns(std::string_view transport) const {
   double best = 0;
   for (const Path& path : paths_) {

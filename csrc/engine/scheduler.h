@@ -58,6 +58,9 @@ class Scheduler {
   // Whether a path of `transport` can be used, and has moved something since then or has nothing to move.
   bool moves(std::string_view transport, int64_t since_ns) const;
 
+  // Of the first path that has one; see transport::Endpoint::view.
+  std::shared_ptr<const std::byte> view(const transport::RemoteRegion& remote) const;
+
   // Of the fastest path of `transport`, 0: not known.
   double bytes_per_ns(std::string_view transport) const;
 

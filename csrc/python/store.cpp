@@ -6,6 +6,7 @@
 #include "python/bindings.h"
 #include "python/operation.h"
 #include "python/tenant.h"
+#include "python/view.h"
 #include "store/embedded.h"
 
 namespace moontide::python {
@@ -306,6 +307,7 @@ py::dict counters(const ClientHandle& client) {
   out["puts_failed"] = c.puts_failed;
   out["puts_inline"] = c.puts_inline;
   out["gets"] = c.gets;
+  out["views"] = c.views;
   out["get_bytes"] = c.get_bytes;
   out["gets_missed"] = c.gets_missed;
   out["located_from_cache"] = c.located_from_cache;
@@ -346,6 +348,21 @@ void bind_questions(py::class_<ClientHandle>& client) {
           },
           py::arg("keys"), py::arg("timeout") = py::none())
       .def("places", &places, py::arg("keys"), py::arg("timeout") = py::none())
+      .def(
+          "view",
+          [](const ClientHandle& h, const py::sequence& given, std::optional<double> timeout) {
+            auto keys = to_keys(given);
+            return ask<Views>(
+                h,
+                [&](store::Client& c, auto set) {
+                  c.view(std::move(keys), timeout_ns(timeout),
+                         [set](std::vector<Result<store::ViewRef>> views) mutable {
+                           set(std::make_shared<std::vector<Result<store::ViewRef>>>(std::move(views)));
+                         });
+                },
+                [runtime = h.runtime()](const Views& views) { return views_list(runtime, views); });
+          },
+          py::arg("keys"), py::arg("timeout") = py::none())
       .def(
           "exists",
           [](const ClientHandle& h, const py::sequence& keys, std::optional<double> timeout) {
@@ -421,6 +438,7 @@ void bind_client(py::module_& m) {
 
 void bind_store(py::module_& m) {
   bind_batch(m);
+  bind_view(m);
   bind_client(m);
 }
 

@@ -6,6 +6,7 @@
 #include "store/get_operation.h"
 #include "store/put_operation.h"
 #include "store/retention.h"
+#include "store/view_request.h"
 
 namespace moontide::store {
 namespace {
@@ -33,13 +34,15 @@ Client::Client(io::Reactor& reactor, io::Network& network, engine::Engine& engin
       regions_(engine),
       checksums_(std::make_shared<ChecksumQueue>(reactor)),
       headers_(std::make_shared<HeaderSlots>(engine)),
-      touch_timer_(reactor) {}
+      touch_timer_(reactor),
+      viewing_(std::make_shared<Viewing>(engine)) {}
 
 Client::~Client() {
   alive_.reset();
   for (const OperationRef& operation : std::exchange(operations_, {})) {
     operation->end({Code::kClosed, "the store was closed"});
   }
+  for (const auto& request : std::set(view_requests_)) request->end({Code::kClosed, "the store was closed"});
 }
 
 void Client::track(const OperationRef& operation) {
@@ -62,6 +65,13 @@ OperationRef Client::get(std::vector<GetItem> items, OperationOptions options) {
   operation->start(timeout_ns);
   track(operation);
   return operation;
+}
+
+void Client::view(std::vector<std::string> keys, int64_t timeout_ns, ViewsDone done) {
+  const int64_t deadline_ns = reactor_.now_ns() + timeout_or_default(timeout_ns);
+  auto request = std::make_shared<ViewRequest>(*this, std::move(keys), deadline_ns, std::move(done));
+  view_requests_.insert(request);
+  request->start();
 }
 
 void Client::tell_if_slow(const char* kind, const Operation& operation, size_t item, std::string_view key,

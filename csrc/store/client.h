@@ -26,6 +26,7 @@
 #include "store/master_link.h"
 #include "store/operation.h"
 #include "store/options.h"
+#include "store/view.h"
 
 namespace moontide::store {
 
@@ -49,8 +50,11 @@ enum class Commit : uint8_t { kSync, kAsync };
 struct ClientCounters {
   uint64_t puts = 0, put_bytes = 0, puts_failed = 0, puts_inline = 0;
   uint64_t gets = 0, get_bytes = 0, gets_missed = 0;
+  uint64_t views = 0;
   uint64_t located_from_cache = 0, proofs_failed = 0;
 };
+
+class ViewRequest;
 
 class Client {
  public:
@@ -69,6 +73,11 @@ class Client {
                    catalog::Placement placement = {});
   // Per item: the object's length, or NOT_FOUND, INVALID (the parts are too short: says both), UNAVAILABLE, TIMED_OUT.
   OperationRef get(std::vector<GetItem> items, OperationOptions options);
+
+  // Views of objects in place. Per key NOT_FOUND, UNAVAILABLE, TIMED_OUT as in a get; UNSUPPORTED (it lies where this
+  // process cannot look) and NO_SPACE (as many bytes are looked at as may be): to be read by get() instead.
+  using ViewsDone = std::move_only_function<void(std::vector<Result<ViewRef>> views)>;
+  void view(std::vector<std::string> keys, int64_t timeout_ns, ViewsDone done);
 
   using CodesDone = std::move_only_function<void(Result<std::vector<Code>> codes)>;
   // kOk or kNotFound per key.
@@ -99,6 +108,7 @@ class Client {
  private:
   friend class PutOperation;
   friend class GetOperation;
+  friend class ViewRequest;
 
   int64_t timeout_or_default(int64_t timeout_ns) const { return timeout_ns > 0 ? timeout_ns : options_.timeout_ns; }
   using EncodeKeys = std::function<Bytes(std::vector<std::string> keys)>;
@@ -143,6 +153,8 @@ class Client {
   std::vector<std::string> touched_;
   io::Timer touch_timer_;
   std::set<OperationRef> operations_;
+  std::shared_ptr<Viewing> viewing_;
+  std::set<std::shared_ptr<ViewRequest>> view_requests_;
   ClientCounters counters_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -172,6 +172,7 @@ wire::PoolStatsReply Master::stats() const {
   add("unfinished_bytes", stats.unfinished_bytes);
   add("committed_bytes", stats.committed_bytes);
   add("retiring_bytes", stats.retiring_bytes);
+  add("held_bytes", stats.held_bytes);
   add("objects_unfinished", stats.unfinished);
   add("objects", stats.committed);
   add("objects_retiring", stats.retiring);

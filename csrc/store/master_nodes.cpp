@@ -92,6 +92,9 @@ void Master::retired(Session& session, const Bytes& payload) {
   auto message = wire::decode<wire::Retired>(payload);
   if (!message) return close_session(session.number);
   catalog_.retire_acked(session.node, message->generations);
+  const auto& held = message->held_bytes.value;
+  if (held.size() > 1) return close_session(session.number);
+  if (!held.empty()) catalog_.node_holds(session.node, held.front());
   settle();
 }
 

@@ -28,12 +28,21 @@ Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& ne
       engine, arena, node->secret_, node->options_,
       [raw = node.get()](std::vector<Generation> generations) { raw->retired(std::move(generations)); },
       [raw = node.get()](const wire::RepairedItem& item) { raw->repaired(item); });
-  auto handler = [raw = node.get(), alive = std::weak_ptr(node->alive_)](
-                     const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
-    if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
-    raw->storage_->serve(link, std::move(request), std::move(responder));
+  auto serve = [&](uint16_t type, void (*handle)(Storage&, const engine::LinkRef&, rpc::Incoming, rpc::Responder)) {
+    engine.serve(type, [raw = node.get(), alive = std::weak_ptr(node->alive_), handle](
+                           const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
+      if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
+      handle(*raw->storage_, link, std::move(request), std::move(responder));
+    });
   };
-  engine.serve(wire::kStorePull, handler);
+  serve(wire::kStorePull,
+        [](Storage& storage, const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
+          storage.serve(link, std::move(request), std::move(responder));
+        });
+  serve(wire::kViewOpen, [](Storage& storage, const engine::LinkRef& link, rpc::Incoming request,
+                            rpc::Responder responder) { storage.views().open(link, request, std::move(responder)); });
+  serve(wire::kViewClose, [](Storage& storage, const engine::LinkRef& link, rpc::Incoming request,
+                             rpc::Responder responder) { storage.views().close(link, request, std::move(responder)); });
   node->dialer_.dial();
   return node;
 }
@@ -80,6 +89,7 @@ void Node::welcomed(const wire::NodeWelcome& welcome) {
     return drop_session({Code::kStale, "a master of term " + std::to_string(welcome.term) + ", this node has seen " +
                                            std::to_string(term_)});
   }
+  protocol_ = welcome.protocol;
   term_ = welcome.term;
   reign_ = welcome.reign;
   storage_->close_gate(term_);
@@ -103,6 +113,8 @@ void Node::ready(Generation floor) {
   joined_ = true;
   dialer_.succeeded();
   storage_->open_gate(floor);
+  told_held_ = false;
+  if (storage_->segment().held_bytes() > 0) retired({});
   keep_alive();
 }
 
@@ -125,7 +137,13 @@ void Node::ordered(const Bytes& payload) {
 }
 
 void Node::retired(std::vector<Generation> generations) {
-  if (channel_ && joined_) channel_->notify(wire::kRetired, wire::encode(wire::Retired{std::move(generations)}));
+  if (!channel_ || !joined_) return;
+  wire::Retired message{std::move(generations)};
+  // Also a zero, where it was more before.
+  const uint64_t held = storage_->segment().held_bytes();
+  if (protocol_ >= wire::kProtocolViews && (held > 0 || told_held_)) message.held_bytes.value = {held};
+  told_held_ = held > 0;
+  channel_->notify(wire::kRetired, wire::encode(message));
 }
 
 void Node::repaired(const wire::RepairedItem& item) {

@@ -52,6 +52,8 @@ class Node {
   NodeOptions options_;
   InstanceId id_;
   SipKey secret_;
+  uint16_t protocol_ = 0;   // of the session
+  bool told_held_ = false;  // the master counts bytes that ended entries keep
   uint32_t term_ = 0;
   InstanceId reign_;  // the master whose term that is
   bool joined_ = false;

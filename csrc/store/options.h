@@ -37,6 +37,11 @@ struct NodeOptions {
   int64_t keep_alive_ns = kSecond;
   size_t jobs_max = 1024;        // pulls under way; beyond it OVERLOADED
   size_t refused_max = 1 << 16;  // remembered tickets that must not be honoured
+  // Views of processes of this host; what is beyond is copied.
+  size_t viewers_max = 1024;
+  size_t viewers_per_peer = 16;
+  uint64_t view_percent_per_peer = 25;  // of the segment's bytes
+  uint64_t view_percent = 50;
 };
 
 struct ClientOptions {

@@ -26,10 +26,38 @@ void Segment::publish(Generation generation, std::string_view key, uint64_t leng
 bool Segment::retire(Generation generation) {
   auto it = inventory_.find(generation);
   if (it == inventory_.end()) return false;
-  clear_header(arena_->data() + it->second.offset);
-  extents_.free(it->second.offset);
+  const Entry& entry = it->second;
+  clear_header(arena_->data() + entry.offset);
+  if (entry.pins == 0) {
+    extents_.free(entry.offset);
+  } else {
+    const uint64_t bytes = catalog::entry_footprint(entry.length);
+    held_.emplace(generation, Held{entry.offset, bytes, entry.pins});
+    held_bytes_ += bytes;
+  }
   inventory_.erase(it);
   return true;
+}
+
+bool Segment::pin(Generation generation) {
+  auto it = inventory_.find(generation);
+  if (it == inventory_.end()) return false;
+  ++it->second.pins;
+  return true;
+}
+
+void Segment::unpin(Generation generation) {
+  if (auto it = inventory_.find(generation); it != inventory_.end()) {
+    MT_CHECK(it->second.pins > 0, "unpinned more often than pinned: " + generation.text());
+    --it->second.pins;
+    return;
+  }
+  auto it = held_.find(generation);
+  MT_CHECK(it != held_.end(), "unpinned without a pin: " + generation.text());
+  if (--it->second.pins > 0) return;
+  extents_.free(it->second.offset);
+  held_bytes_ -= it->second.bytes;
+  held_.erase(it);
 }
 
 void Segment::confirm(Generation generation, catalog::Pin pin, int64_t expires_ns) {

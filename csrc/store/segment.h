@@ -23,6 +23,7 @@ class Segment {
     bool confirmed = false;
     catalog::Pin pin = catalog::Pin::kNone;
     int64_t expires_ns = 0;  // of the node's clock; 0: never
+    uint32_t pins = 0;       // of those who look at it in place
   };
   using Inventory = std::map<Generation, Entry>;
 
@@ -40,6 +41,12 @@ class Segment {
   bool retire(Generation generation);
   void confirm(Generation generation, catalog::Pin pin, int64_t expires_ns);
 
+  // Keeps the entry's bytes as they are until unpin(), also when it ends meanwhile. Pins count. False: no such entry.
+  bool pin(Generation generation);
+  void unpin(Generation generation);
+  // Of entries that ended and are pinned.
+  uint64_t held_bytes() const { return held_bytes_; }
+
   const Entry* find(Generation generation) const;
   const Inventory& inventory() const { return inventory_; }
   const ExtentAllocator& extents() const { return extents_; }
@@ -48,6 +55,13 @@ class Segment {
   std::shared_ptr<memory::Arena> arena_;
   ExtentAllocator extents_;
   Inventory inventory_;
+  struct Held {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    uint32_t pins = 0;
+  };
+  std::map<Generation, Held> held_;
+  uint64_t held_bytes_ = 0;
 };
 
 }  // namespace moontide::store

@@ -11,6 +11,7 @@ Storage::Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, c
     : engine_(engine),
       options_(options),
       segment_(std::move(arena)),
+      views_(engine, segment_, options_, [this] { retired_({}); }),
       gate_(secret, options.refused_max),
       checksums_(engine.reactor()),
       headers_(engine),

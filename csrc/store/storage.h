@@ -15,6 +15,7 @@
 #include "store/options.h"
 #include "store/segment.h"
 #include "store/ticket.h"
+#include "store/views.h"
 #include "wire/store_messages.h"
 
 namespace moontide::store {
@@ -39,6 +40,7 @@ class Storage {
 
   // `retired` hears of every retire that was ordered: none of these is or becomes an entry, and their bytes are free.
   // It may run inside obey().
+  // `retired` with nothing: bytes of entries that had ended came free (held_bytes() fell).
   // `repaired` hears of the outcome of every order to repair, maybe inside obey(); nothing when a join began meanwhile.
   Storage(engine::Engine& engine, std::shared_ptr<memory::Arena> arena, const SipKey& secret,
           const NodeOptions& options, Retired retired, Repaired repaired);
@@ -57,6 +59,8 @@ class Storage {
   // Up to `max` entries with generations above `after`, in order.
   wire::Inventory inventory_after(Generation after, size_t max) const;
 
+  Views& views() { return views_; }
+  const Views& views() const { return views_; }
   const Segment& segment() const { return segment_; }
   const StorageCounters& counters() const { return counters_; }
   size_t jobs() const { return jobs_.size() + repair_jobs_.size(); }
@@ -73,6 +77,7 @@ class Storage {
   engine::Engine& engine_;
   const NodeOptions& options_;
   Segment segment_;
+  Views views_;
   TicketGate gate_;
   ChecksumQueue checksums_;
   HeaderSlots headers_;

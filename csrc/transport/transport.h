@@ -148,6 +148,13 @@ class Endpoint {
   // the system says.
   virtual Result<> copy(const RemoteRegion& remote, Op op, std::span<const Piece> pieces);
 
+  // Synchronous endpoints: where the region lies in this process, for reading, as long as the result is kept; null
+  // where it cannot be looked at in place. It says nothing about who writes there meanwhile.
+  virtual std::shared_ptr<const std::byte> view(const RemoteRegion& remote) const {
+    (void)remote;
+    return nullptr;
+  }
+
   // Asynchronous endpoints: how many slices can be taken now (back-pressure).
   virtual size_t room(bool urgent) const {
     (void)urgent;

@@ -40,6 +40,8 @@ enum StoreMessage : uint16_t {
   kNodeOrder = 340,  // notice
   // client → node
   kStorePull = 350,
+  kViewOpen = 351,
+  kViewClose = 352,
 };
 static_assert(uint16_t{kClientHello} > uint16_t{kApplicationFirst});
 
@@ -156,7 +158,9 @@ struct Repaired {
 
 struct Retired {
   std::vector<Generation> generations;
-  auto fields() { return std::tie(generations); }
+  // What the segment still keeps of entries that ended, since somebody looks at them; one number, or none: nothing.
+  Later<std::vector<uint64_t>> held_bytes{};
+  auto fields() { return std::tie(generations, held_bytes); }
 };
 
 // ---- puts
@@ -359,6 +363,33 @@ struct Placed {
 struct StorePullReply {
   std::vector<Placed> items;
   auto fields() { return std::tie(items); }
+};
+
+// "Keep these entries where they are: this process looks at them." Same host only.
+struct ViewOpen {
+  uint64_t viewer = 0;  // as an earlier answer named it; 0: name one
+  std::vector<Generation> generations;
+  auto fields() { return std::tie(viewer, generations); }
+};
+
+struct Viewed {
+  Code code = Code::kOk;
+  uint64_t offset = 0;  // of the entry's header
+  auto fields() { return std::tie(code, offset); }
+};
+
+// With a leave (io/leave.h) where the viewer is new: its pins last until it closes them or is dead.
+struct ViewOpenReply {
+  uint64_t viewer = 0;
+  std::vector<Viewed> items;
+  auto fields() { return std::tie(viewer, items); }
+};
+
+// One pin of each.
+struct ViewClose {
+  uint64_t viewer = 0;
+  std::vector<Generation> generations;
+  auto fields() { return std::tie(viewer, generations); }
 };
 
 }  // namespace moontide::wire

@@ -157,6 +157,7 @@ class _Commands:
         import moontide
 
         self.store = moontide.Store(master, config=moontide.load_config({}, environ={}))
+        self.views: dict[str, moontide.View] = {}
 
     def put(self, key: str, version: int, size: int) -> str:
         self.store.put(key, content(key, version, size))
@@ -165,6 +166,14 @@ class _Commands:
     def put_many(self, prefix: str, count: int, version: int, size: int) -> list[str]:
         items = [(f"{prefix}{index}", content(f"{prefix}{index}", version, size)) for index in range(count)]
         return [error.code if error else "ok" for error in self.store.put_many(items)]
+
+    def look(self, key: str) -> str:
+        self.views[key] = self.store.view(key)
+        return "in place" if self.views[key].in_place else "a copy"
+
+    def looked_at(self, key: str, version: int) -> str:
+        data = self.views[key].data
+        return "same" if data == content(key, version, len(data)) else "something else"
 
     def get_loop(self, key: str, versions: int, size: int, count: int) -> dict[str, int]:
         """Reads again and again; how often it was each version, a miss, or something that nobody put."""

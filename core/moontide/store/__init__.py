@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from moontide.store.doors import AsyncStore, Store
 from moontide.store.procedures import Key, ObjectInfo, Place
+from moontide.store.views import View
 
-__all__ = ["AsyncStore", "Key", "ObjectInfo", "Place", "Store"]
+__all__ = ["AsyncStore", "Key", "ObjectInfo", "Place", "Store", "View"]

@@ -25,6 +25,7 @@ from moontide.store.procedures import (
     run_awaiting,
     run_blocking,
 )
+from moontide.store.views import View
 
 __all__ = ["AsyncStore", "Store"]
 
@@ -214,6 +215,17 @@ class Store(_Base):
         """Reads several; bytes or the error of `get` per key, in order."""
         return run_blocking(self._procedures.get_many(keys, trace_text(trace)))
 
+    def view(self, key: Key) -> View:
+        """The object's bytes where they lie, read-only and without a copy where a node of this host has it; see `View`.
+
+        It costs the same for every length. Raises as `get`.
+        """
+        return run_blocking(self._procedures.view(key))
+
+    def view_many(self, keys: Sequence[Key]) -> list[View | MoontideError]:
+        """Views of several; a `View` or the error of `view` per key, in order."""
+        return run_blocking(self._procedures.view_many(keys))
+
     def put_tensors(
         self,
         key: Key,
@@ -375,6 +387,14 @@ class AsyncStore(_Base):
     async def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """See `Store.get_many`."""
         return await self._run(self._procedures.get_many(keys, trace_text(trace)))
+
+    async def view(self, key: Key) -> View:
+        """See `Store.view`."""
+        return await self._run(self._procedures.view(key))
+
+    async def view_many(self, keys: Sequence[Key]) -> list[View | MoontideError]:
+        """See `Store.view_many`."""
+        return await self._run(self._procedures.view_many(keys))
 
     async def put_tensors(
         self,

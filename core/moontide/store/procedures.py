@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from moontide import _core
 from moontide._waiting import completion
 from moontide.engine import Operation, _memory_range
-from moontide.errors import Invalid, MoontideError, NotFound, TooLarge
+from moontide.errors import Invalid, MoontideError, NoSpace, NotFound, TooLarge, Unsupported
 from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
+from moontide.store.views import View
 
 __all__ = [
     "ANYWHERE",
@@ -311,6 +312,23 @@ class Procedures:
             else:
                 results[index] = result if isinstance(result, MoontideError) else target
         return again
+
+    async def view_many(self, keys: Sequence[Key]) -> list[View | MoontideError]:
+        raw = [encode_key(key) for key in keys]
+        results: list[View | MoontideError] = []
+        for key, found in zip(raw, await _Wait(self._client.view(raw)), strict=True):
+            results.append(View(key, found) if isinstance(found, _core.View) else found)
+        copied = [i for i, one in enumerate(results) if isinstance(one, NoSpace | Unsupported)]
+        if copied:
+            for i, found in zip(copied, await self.get_buffers([raw[i] for i in copied]), strict=True):
+                results[i] = found if isinstance(found, MoontideError) else View(raw[i], found)
+        return results
+
+    async def view(self, key: Key) -> View:
+        found = (await self.view_many([key]))[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
 
     async def put_tensors(
         self,

@@ -31,6 +31,11 @@ class SelfEndpoint final : public Endpoint {
     return {};
   }
 
+  std::shared_ptr<const std::byte> view(const RemoteRegion& remote) const override {
+    memory::RegionRef region = registry_.by_id(remote.id);
+    return region && region->arena ? std::shared_ptr<const std::byte>(region->arena, region->address) : nullptr;
+  }
+
   void close(const Error&) override {}
 
  private:

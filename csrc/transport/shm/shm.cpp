@@ -90,6 +90,13 @@ class ShmEndpoint final : public Endpoint {
     return {};
   }
 
+  std::shared_ptr<const std::byte> view(const RemoteRegion& remote) const override {
+    if (!reaches(remote, Op::kRead)) return nullptr;
+    std::shared_lock lock(mutex_);
+    auto found = mappings_.find(remote.id);
+    return found == mappings_.end() ? nullptr : std::shared_ptr<const std::byte>(found->second, found->second->data());
+  }
+
   void region_added(const memory::Region& region) override { announce(region); }
 
   void region_gone(const RemoteRegion& remote) override {
