@@ -16,13 +16,15 @@ FEW, MANY = 100_000, 1_000_000  # objects in the pool in the rows about growth
 DATA_SIZES = (64 * KIB, MIB, 16 * MIB)
 POOL_BYTES = 1024 * MIB  # lent
 BUFFER_BYTES = 128 * MIB  # of the client, for what is put and for what is got
-_SIZE_NAMES = {64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB"}
+VIEW_SIZES = (64 * KIB, 64 * MIB)
+_SIZE_NAMES = {64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
 
 @dataclass(frozen=True)
 class StoreCase:
     """`kind`: "single" calls one after the other, "batch": calls of `count` keys, "pipelined": single calls, `count`
-    under way at once, "data": calls of `count` objects of `size` bytes from and into registered memory.
+    under way at once, "data": calls of `count` objects of `size` bytes from and into registered memory, "view":
+    looks at one object of `size` bytes where it lies.
 
     A contestant that is slow stops after `seconds`, but not before it did a few.
     """
@@ -85,6 +87,12 @@ def data_cases(quick: bool) -> list[StoreCase]:
                 seconds = 0.2 if quick else 1.0
                 out.append(StoreCase(shape, "data", op, size, count, iterations // (4 if quick else 1), seconds))
     return out
+
+
+def view_stages(quick: bool) -> list[Stage]:
+    iterations = 300 if quick else 3_000
+    cases = [StoreCase(f"view of {_SIZE_NAMES[s]}", "view", "view", s, 1, iterations, 1.0) for s in VIEW_SIZES]
+    return [Stage(0, tuple(cases))]
 
 
 def metadata_stages(quick: bool) -> list[Stage]:

@@ -21,6 +21,7 @@ _BATCH_CPU_US = {"exists": 0.3, "get": 0.6, "put": 1.5}
 _PIPELINED_CPU_US = 2.0
 _GROWTH = {"pipelined": 1.3, "batch": 2.0}
 _BYTES_PER_OBJECT = 200.0
+_VIEW_GROWTH = 1.2  # of the time that a view takes, from the smallest object to the largest
 _DATA_OF_PEER = {"memory": 2.0, "tcp": 1.0}
 
 Key = tuple[str, str, str, str]  # contestant, part, medium, wait
@@ -172,6 +173,22 @@ def data_rows(results: StoreResults, cases: tuple[StoreCase, ...]) -> list[dict[
             row["cpu_s_per_gib"] = {name: rounded(value) for name, value in per_gib.items() if value is not None}
             out.append(_beside(row, _DATA_OF_PEER[medium]))
     return out
+
+
+def view_rows(results: StoreResults, cases: tuple[StoreCase, ...]) -> list[dict[str, Any]]:
+    """No peer has views: what one costs, and that it costs the same for all sizes."""
+    out = []
+    key = _key("moontide", "views", "memory", "poll")
+    for case in cases:
+        found = {"moontide": results.of(key, 0, case)}
+        p50 = _medians(found, lambda r: r["p50_us"])
+        out.append(_row(case.name, "p50", "us", "lower", p50, medium="memory", wait="poll", **_columns(found)))
+    first, last = (results.of(key, 0, case) for case in (cases[0], cases[-1]))
+    ratios = [large["p50_us"] / small["p50_us"] for small, large in zip(first, last, strict=False)]
+    values = {"moontide": median(ratios) if ratios else None}
+    name = f"{cases[-1].name} over that of {cases[0].name.removeprefix('view of ')}"
+    row = _row(name, "growth", "x", "lower", values, medium="memory", wait="poll", turns={"moontide": len(ratios)})
+    return [*out, with_target(row, _VIEW_GROWTH, f"{_VIEW_GROWTH:g} x")]
 
 
 def store_table(rows: list[dict[str, Any]]) -> str:

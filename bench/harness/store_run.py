@@ -8,8 +8,8 @@ from typing import Any
 from harness.cases import WAITS
 from harness.environments import MOONCAKE, MOONCAKE_SETTINGS, ensure, project_python
 from harness.schedule import TURN_LIMIT_S, Schedule, Tried
-from harness.store_cases import Stage, data_stages, growth_stages, metadata_stages
-from harness.store_rows import StoreResults, cpu_rows, data_rows, growth_rows, metadata_rows
+from harness.store_cases import Stage, data_stages, growth_stages, metadata_stages, view_stages
+from harness.store_rows import StoreResults, cpu_rows, data_rows, growth_rows, metadata_rows, view_rows
 from harness.store_turns import StoreContestant, StoreTurn, run_store_turn
 
 NAMES = ("moontide", "mooncake")
@@ -22,6 +22,7 @@ def store_contestants(only: set[str]) -> list[StoreContestant]:
         python, script = project_python(), "moontide_store.py"
         out += [StoreContestant("moontide", script, python, "memory", wait, "metadata") for wait in WAITS]
         out += [StoreContestant("moontide", script, python, medium, "poll", "data") for medium in ("memory", "tcp")]
+        out.append(StoreContestant("moontide", script, python, "memory", "poll", "views"))
         out.append(StoreContestant("moontide", script, python, "memory", "sleep", "growth"))
     if "mooncake" in only:
         # Its servers have one setting; what differs between the waits is whether the client lets them fall asleep.
@@ -39,6 +40,7 @@ class StoreRun:
         self.stages: dict[str, list[Stage]] = {
             "metadata": metadata_stages(quick),
             "data": data_stages(quick),
+            "views": view_stages(quick),
             "growth": growth_stages(quick, most),
         }
         self.contestants = store_contestants(only)
@@ -69,7 +71,8 @@ class StoreRun:
         metadata = self.stages["metadata"][0]
         rows = metadata_rows(self.results, metadata) + cpu_rows(self.results, metadata)
         rows += growth_rows(self.results, self.stages["growth"])
-        return rows + data_rows(self.results, self.stages["data"][0].cases)
+        rows += data_rows(self.results, self.stages["data"][0].cases)
+        return rows + view_rows(self.results, self.stages["views"][0].cases)
 
     def document(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         versions: dict[str, str] = {}

@@ -34,7 +34,7 @@ class StoreContestant:
     python: Path
     medium: str  # the bytes' way: "tcp", or "memory" for the best one within a host
     wait: str
-    part: str  # which stages it runs: "metadata", "data" or "growth"
+    part: str  # which stages it runs: "metadata", "data", "views" or "growth"
     settings: dict[str, str] = field(default_factory=dict)
 
     @property

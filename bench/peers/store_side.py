@@ -100,6 +100,10 @@ class StoreContestant:
         """Object i into `size` bytes of the sink, side by side."""
         raise NotImplementedError
 
+    def look(self, key: str) -> Callable[[], bytes]:
+        """A view of the object in place, open until the answer was called: what ends it, and gives its last bytes."""
+        raise NotImplementedError
+
     def versions(self) -> dict[str, str]:
         return {}
 
@@ -279,6 +283,19 @@ class Client:
         _expect(case, _memcmp(pool.source.address, pool.sink.address, total) == 0)
         pool.remove_many(last)
         return {**out, "keys_per_call": count, "payload_bytes": total * out["calls"]}
+
+    def view(self, case: dict[str, Any]) -> dict[str, Any]:
+        size, pool = case["size"], self._pool
+        want = pool.source.view[size - _WORD : size].tobytes()
+        (key,) = self._fresh(1)
+        pool.put_from([key], size)
+
+        def once(out: dict[str, Any]) -> None:
+            _expect(case, self._timed(lambda: pool.look(key), out)() == want)
+
+        out = self._calls(case, once)
+        pool.remove_many([key])
+        return {**out, "keys_per_call": 1}
 
 
 def _nothing_yet() -> dict[str, Any]:

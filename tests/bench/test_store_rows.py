@@ -10,8 +10,8 @@ import pytest
 from harness.environments import SetupError
 from harness.plot import draw, label_of, shares, target_share
 from harness.rows import plain_row
-from harness.store_cases import DEPTH, Stage, data_cases, growth_cases, metadata_cases
-from harness.store_rows import StoreResults, cpu_rows, data_rows, growth_rows, metadata_rows, store_table
+from harness.store_cases import DEPTH, Stage, data_cases, growth_cases, metadata_cases, view_stages
+from harness.store_rows import StoreResults, cpu_rows, data_rows, growth_rows, metadata_rows, store_table, view_rows
 from harness.store_turns import StoreTurn
 
 METADATA = Stage(2000, tuple(metadata_cases(quick=True)))
@@ -135,6 +135,20 @@ def test_bytes_count_only_on_their_medium_and_the_peer_has_one() -> None:
     assert over["moontide"] is None and over["peers"]["mooncake"] is not None
     assert any("not on tcp" in note for note in over["notes"])
     assert "not on tcp" in store_table(rows) and "put 1 MiB x 32" in store_table(rows)
+
+
+def test_a_view_s_growth_is_the_largest_over_the_smallest_within_a_turn() -> None:
+    stage = view_stages(quick=True)[0]
+    small, large = (case.name for case in stage.cases)
+    found = [
+        StoreTurn("x", cases={(0, small): measured(a, 1), (0, large): measured(b, 1)}) for a, b in ((10, 11), (5, 8))
+    ]
+    rows = view_rows(StoreResults({("moontide", "views", "memory", "poll"): found}), stage.cases)
+    assert one(rows, case="view of 64 KiB")["moontide"] == 7.5
+    growth = one(rows, metric="growth")
+    assert growth["moontide"] == pytest.approx(1.35)
+    assert growth["met"] is False
+    assert one(view_rows(StoreResults(), stage.cases), metric="growth")["moontide"] is None
 
 
 def test_a_share_is_of_the_best_and_the_target_lies_on_the_same_scale() -> None:

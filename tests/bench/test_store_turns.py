@@ -10,7 +10,16 @@ import pytest
 from harness import store_turns
 from harness.cases import KIB
 from harness.rows import on_medium
-from harness.store_cases import BUFFER_BYTES, POOL_BYTES, Stage, StoreCase, data_cases, growth_stages, metadata_cases
+from harness.store_cases import (
+    BUFFER_BYTES,
+    POOL_BYTES,
+    Stage,
+    StoreCase,
+    data_cases,
+    growth_stages,
+    metadata_cases,
+    view_stages,
+)
 from harness.store_turns import StoreContestant, StoreTurn, run_store_turn
 
 HERE, BENCH = Path(__file__).parent, Path(store_turns.__file__).parents[1]
@@ -90,6 +99,12 @@ def test_our_pool_answers_every_case(wait: str) -> None:
     assert done.error == ""
     assert len(done.cases) == len(CASES + DATA)
     assert list(done.memory) == [100]
+
+
+def test_our_views_are_in_place_and_have_the_bytes() -> None:
+    done = turn(*view_stages(quick=True)[0].cases, keys=0, of=OURS)
+    assert done.error == ""
+    assert {case for _, case in done.cases} == {"view of 64 KiB", "view of 64 MiB"}
 
 
 def test_our_bytes_go_over_tcp_where_they_are_told_to() -> None:
