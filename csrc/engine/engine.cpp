@@ -33,6 +33,7 @@ Engine::Engine(io::Reactor& reactor, io::Network& network, EngineOptions options
       leaves_(network),
       pulls_(*this),
       observer_(reactor),
+      unclaimed_(reactor),
       sweep_(reactor),
       keepalive_(reactor) {
   if (options_.boot_id.empty()) options_.boot_id = read_boot_id();

@@ -22,6 +22,7 @@
 #include "engine/options.h"
 #include "engine/pull.h"
 #include "engine/transfer.h"
+#include "engine/unclaimed.h"
 #include "io/network.h"
 #include "memory/region.h"
 #include "transport/transport.h"
@@ -94,6 +95,7 @@ class Engine {
 
   Holds& holds() { return holds_; }
   Claims& claims() { return claims_; }
+  Unclaimed& unclaimed() { return unclaimed_; }
   Mailbox& mailbox() { return mailbox_; }
   Leaves& leaves() { return leaves_; }
   const Leaves& leaves() const { return leaves_; }
@@ -205,6 +207,7 @@ class Engine {
   std::deque<uint64_t> dead_handles_;
 
   std::map<uint16_t, Handler> handlers_;
+  Unclaimed unclaimed_;
   std::map<uint64_t, TransferRef> active_;  // without quiet: alive until then, whoever forgets it
   uint64_t next_transfer_ = 1;
   uint64_t next_plan_ = 1;

@@ -8,7 +8,6 @@ namespace moontide::engine {
 namespace {
 
 constexpr uint32_t kAttemptsMax = 4;
-constexpr int64_t kGraceNs = 200 * kMicrosecond;
 
 bool worth_another_path(Code code) { return code == Code::kUnavailable || code == Code::kUnsupported; }
 
@@ -200,12 +199,6 @@ void Transfer::run_in_reactor() {
     if (!work) return;
     self->finish_work(*work, work->run());
     self->run_in_reactor();
-  });
-}
-
-void Transfer::run_in_reactor_soon() {
-  engine_.reactor().call_after(kGraceNs, [weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->run_in_reactor();
   });
 }
 

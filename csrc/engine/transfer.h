@@ -74,9 +74,6 @@ class Transfer final : public transport::SliceOwner,
   uint64_t work_bytes() const { return work_bytes_; }
   // Leaves what work there is to the reactor: a slice per turn, while no caller has claimed it.
   void run_in_reactor();
-  // The same, after a moment in which the submitter may come to wait and run the work itself: two threads on one core
-  // are slower than either.
-  void run_in_reactor_soon();
   // A caller runs the work between these two; what it leaves undone goes back to the reactor.
   void claim_work() { ++claims_; }
   void unclaim_work();

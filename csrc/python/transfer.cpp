@@ -198,7 +198,7 @@ TransferHandle start(const std::shared_ptr<Runtime>& runtime, Records& records, 
   handle.transfer = value_or_raise(runtime->engine().submit(records, std::move(options)));
   if (!handle.transfer->has_work()) return handle;
   bool here = handle.transfer->work_bytes() <= runtime->engine().options().inline_bytes;
-  if (!here) handle.transfer->run_in_reactor_soon();
+  if (!here) runtime->engine().unclaimed().add(handle.transfer);
   held.unlock();
   if (here) handle.succeeded = runtime->run_work(handle.transfer);
   return handle;
@@ -333,7 +333,12 @@ void bind_transfer(py::module_& m) {
                              [](const TransferHandle& h) {
                                py::gil_scoped_release nogil;
                                if (h.runtime->forked()) return true;
-                               return h.runtime->poll([&] { return h.outcome->done; }) || h.runtime->closed();
+                               // Who looks does not wait: the reactor has to run what copies there are.
+                               const auto over = [&] {
+                                 if (!h.outcome->done) h.transfer->run_in_reactor();
+                                 return h.outcome->done;
+                               };
+                               return h.runtime->poll(over) || h.runtime->closed();
                              })
       .def_property_readonly("quiet",
                              [](const TransferHandle& h) {
@@ -355,6 +360,7 @@ void bind_transfer(py::module_& m) {
             py::gil_scoped_release nogil;
             auto held = h.runtime->lock();
             if (!held) return notifier->push(token);
+            if (!h.outcome->done) h.transfer->run_in_reactor();
             h.outcome->watch(std::move(notifier), token);
             h.runtime->watch(h.outcome);
           },
