@@ -352,6 +352,7 @@ void Catalog::tick(int64_t now_ns) {
   }
   expire();
   evict_ahead();
+  drain_some();
   begin_repairs();
 }
 

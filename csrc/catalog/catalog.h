@@ -71,6 +71,10 @@ class Catalog {
   // operation on its key is adopted.
   void node_lost(const NodeId& id);
 
+  // Its objects go to other nodes, as repairs do, and nothing is placed on it, until it is told otherwise, is lost, or a
+  // term begins: bounded steps in tick(). What no other node has room for stays. kNotFound.
+  Code drain(const NodeId& id, bool on);
+
   // At most one order per ready node, of at most `max_items` of each kind; each is handed out once per join.
   std::vector<NodeOrder> take_orders(size_t max_items);
   // The node has none of these any more and will refuse their tickets. Unknown generations are ignored: an
@@ -207,6 +211,13 @@ class Catalog {
   // Of the node: they are ordered no more, and what comes of those that were is not wanted.
   void drop_repairs(Node& node);
   void order_repairs(Node& node, NodeOrder& order, size_t max_items);
+  // catalog_drain.cpp
+  void drain_some();
+  void drain_some(Node& node);
+  // Replicas that are placed where nothing is drained.
+  static size_t staying_count(const Object& object);
+  static bool known_elsewhere(const Object& object);
+
   // After its replicas changed: how many are missing.
   void recount(Object& object);
 
@@ -260,6 +271,7 @@ class Catalog {
   uint64_t missing_ = 0;                             // replicas of those
   size_t repairing_ = 0;                             // replicas that are on their way to fill that
   std::pair<Generation, std::string> repair_after_;  // of `short_`: looked at last
+  bool ever_drained_ = false;                        // `missing` of objects may be an older one
   bool above_count_ = false;                         // as Node::above_watermark, for the number of replicas
   Stats counters_;                                   // only the counters are kept; the gauges are summed on demand
 };

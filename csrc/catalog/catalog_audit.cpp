@@ -29,6 +29,7 @@ Stats Catalog::stats() const {
     stats.retiring += node.retiring.size();
     stats.hard_pinned_bytes += node.hard_bytes;
     stats.held_bytes += node.held_bytes;
+    stats.nodes_draining += node.draining ? 1 : 0;
   }
   return stats;
 }
@@ -100,9 +101,10 @@ Result<> Catalog::check_object(const std::string& key, const Object& object) con
   }
   const size_t placed = object.placed_count();
   if (nodes.empty() || (object.committed() && placed == 0)) return broken("nowhere: " + generation);
-  const size_t missing = object.committed() && placed < object.wanted ? object.wanted - placed : 0;
-  if (missing != object.missing) return broken(unequal("missing of " + generation, object.missing, missing));
-  if (short_.contains(short_of(object)) != (missing > 0)) return broken("list of what is missing: " + generation);
+  const size_t staying = staying_count(object);
+  const size_t missing = object.committed() && staying < object.wanted ? object.wanted - staying : 0;
+  if (missing != object.missing && !ever_drained_) return broken(unequal("missing of " + generation, object.missing, missing));
+  if (short_.contains(short_of(object)) != (object.missing > 0)) return broken("list of what is missing: " + generation);
   return {};
 }
 

@@ -13,17 +13,21 @@ void Catalog::begin_repairs() {
   const size_t most = std::min(limits_.repairs_per_tick, short_.size());
   for (size_t looked = 0; looked < most && repairing_ < limits_.repairs_max; ++looked) {
     if (it == short_.end()) it = short_.begin();
+    if (it == short_.end()) return;
     repair_after_ = {it->first.first, std::string(it->first.second)};
-    if (it->second.not_before_ns <= now_ns_) begin_repair(*it->second.object);
-    ++it;
+    const Lacking lacking = (it++)->second;  // it may lack nothing any more
+    if (lacking.not_before_ns <= now_ns_) begin_repair(*lacking.object);
   }
 }
 
 void Catalog::begin_repair(Object& object) {
+  recount(object);
   const auto replicas = object.replicas();
+  const auto staying = std::ranges::count_if(replicas, [](const Replica* one) { return !one->node->draining; });
   const bool has_source = std::ranges::any_of(
       replicas, [](const Replica* one) { return one->placed && one->node->state == NodeState::kReady; });
-  if (replicas.count >= object.wanted || !has_source || expired(object)) return;
+  const bool enough = std::cmp_greater_equal(staying, object.wanted) || replicas.count == kMaxReplicas;
+  if (enough || !has_source || expired(object)) return;
   auto may = [&](const Node& node) {
     if (node.objects.contains(object.generation) || node.retiring.contains(object.generation)) return false;
     if (object.further != nullptr && std::ranges::find(object.further->avoid, node.id) != object.further->avoid.end()) {

@@ -55,7 +55,7 @@ std::vector<Node*> NodeTable::choose(uint64_t footprint, const Placement& placem
 Node* NodeTable::cheapest_to_clear(uint64_t footprint, const Placement& placement) {
   Node* best = nullptr;
   for (auto& [id, node] : map_) {
-    if (node.state != NodeState::kReady || avoided(node, placement)) continue;
+    if (node.state != NodeState::kReady || node.draining || avoided(node, placement)) continue;
     if (node.capacity_bytes - node.unfinished_bytes - node.unevictable_bytes() < footprint) continue;
     if (best == nullptr || node.free_bytes() + node.retiring_bytes > best->free_bytes() + best->retiring_bytes) {
       best = &node;
@@ -77,7 +77,7 @@ uint64_t NodeTable::largest_segment(bool ready_only, const Placement& placement)
   uint64_t largest = 0;
   for (auto& [id, node] : map_) {
     if (avoided(node, placement)) continue;
-    if (!ready_only || node.state == NodeState::kReady) largest = std::max(largest, node.capacity_bytes);
+    if (!ready_only || (node.state == NodeState::kReady && !node.draining)) largest = std::max(largest, node.capacity_bytes);
   }
   return largest;
 }

@@ -48,6 +48,8 @@ struct Node {
   std::unique_ptr<EvictionPolicy> policy;       // over the committed objects that are not pinned
   std::unique_ptr<EvictionPolicy> soft_policy;  // over those that are pinned softly
   bool above_watermark = false;                 // from the high watermark down to the low one
+  bool draining = false;                        // nothing is placed here, and what lies here goes elsewhere
+  Generation drained_to;                        // of `objects`: looked at last for that
   Replica* last_of_batch = nullptr;             // that the batch number `batch` dealt with; null: none, or it is gone
   uint64_t batch = 0;
 
@@ -101,7 +103,7 @@ class NodeTable {
 
  private:
   static bool takes(const Node& node, uint64_t footprint) {
-    return node.state == NodeState::kReady && node.free_bytes() >= footprint;
+    return node.state == NodeState::kReady && !node.draining && node.free_bytes() >= footprint;
   }
   static bool emptier(const Node& a, const Node& b, uint64_t footprint);
 

@@ -44,6 +44,7 @@ struct Limits {
   size_t expiries_per_tick = 256;
   size_t repairs_max = 64;                // under way
   size_t repairs_per_tick = 64;           // objects that lack replicas looked at in one tick
+  size_t drained_per_tick = 256;          // objects looked at on each node that is drained
   int64_t repair_pause_ns = 5 * kSecond;  // after a repair of an object failed
 };
 
@@ -214,6 +215,7 @@ struct ListPage {
 struct Stats {
   uint64_t nodes = 0;
   uint64_t nodes_ready = 0;
+  uint64_t nodes_draining = 0;
   uint64_t capacity_bytes = 0;
   uint64_t unfinished_bytes = 0;
   uint64_t committed_bytes = 0;
@@ -240,6 +242,7 @@ struct Stats {
   uint64_t objects_lost = 0;
   uint64_t repairs = 0;
   uint64_t repairs_failed = 0;
+  uint64_t drained = 0;  // replicas given up since they lie elsewhere
 };
 
 }  // namespace moontide::catalog

@@ -83,14 +83,15 @@ py::list node_list(const Tenant<store::Master>& master) {
   struct Row {
     catalog::NodeId id;
     std::string address;
-    catalog::NodeState state;
-    uint64_t capacity, committed, unfinished, retiring, hard, objects;
+    const char* state;
+    uint64_t capacity, committed, unfinished, retiring, held, hard, objects;
   };
   auto rows = master.with([](store::Master& m) {
     std::vector<Row> found;
     for (const auto& [id, node] : m.catalog().nodes()) {
-      found.push_back({id, node.address, node.state, node.capacity_bytes, node.committed_bytes, node.unfinished_bytes,
-                       node.retiring_bytes, node.hard_bytes, node.committed_count()});
+      const char* const state = node.draining ? "draining" : state_name(node.state);
+      found.push_back({id, node.address, state, node.capacity_bytes, node.committed_bytes, node.unfinished_bytes,
+                       node.retiring_bytes, node.held_bytes, node.hard_bytes, node.committed_count()});
     }
     return found;
   });
@@ -99,12 +100,13 @@ py::list node_list(const Tenant<store::Master>& master) {
     py::dict item;
     item["instance"] = row.id.text();
     item["address"] = row.address;
-    item["state"] = state_name(row.state);
+    item["state"] = row.state;
     item["tier"] = "dram";
     item["capacity_bytes"] = row.capacity;
     item["committed_bytes"] = row.committed;
     item["unfinished_bytes"] = row.unfinished;
     item["retiring_bytes"] = row.retiring;
+    item["held_bytes"] = row.held;
     item["hard_pinned_bytes"] = row.hard;
     item["objects"] = row.objects;
     out.append(std::move(item));

@@ -100,6 +100,7 @@ void bind_sim(py::module_& m) {
       .def("start", &start, py::arg("client"), py::arg("number"), py::arg("kind"), py::arg("key"), py::arg("value") = 0,
            py::arg("length") = 0, py::arg("in_memory") = true, py::arg("replicas") = 1)
       .def("take_outcomes", &take_outcomes)
+      .def("drain", &Cluster::drain, py::arg("node"), py::arg("on"))
       .def("assembled", &Cluster::assembled)
       .def(
           "audit", [](Cluster& self) { return text_of(self.audit()); }, py::call_guard<py::gil_scoped_release>())

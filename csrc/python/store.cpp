@@ -349,6 +349,18 @@ void bind_questions(py::class_<ClientHandle>& client) {
           py::arg("keys"), py::arg("timeout") = py::none())
       .def("places", &places, py::arg("keys"), py::arg("timeout") = py::none())
       .def(
+          "drain",
+          [](const ClientHandle& h, const std::string& node, bool on) {
+            const InstanceId id = node_id(node);
+            return ask<wire::Drained>(
+                h, [&](store::Client& c, auto set) { c.drain(id, on, 0, std::move(set)); },
+                [](const wire::Drained& left) {
+                  if (left.code != Code::kOk) raise({left.code, "the pool has no such node"});
+                  return py::make_tuple(left.objects, left.bytes);
+                });
+          },
+          py::arg("node"), py::arg("on"))
+      .def(
           "view",
           [](const ClientHandle& h, const py::sequence& given, std::optional<double> timeout) {
             auto keys = to_keys(given);

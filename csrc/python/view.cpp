@@ -11,7 +11,11 @@ class ViewHandle {
   ViewHandle(ViewHandle&&) noexcept = default;
   ViewHandle& operator=(ViewHandle&&) = delete;
   ~ViewHandle() {
-    if (!view_ || runtime_->forked()) return;
+    if (!view_) return;
+    if (runtime_->forked()) {
+      new store::ViewRef(std::move(view_));  // its parent's: a thread that is not here may hold its lock
+      return;
+    }
     py::gil_scoped_release nogil;
     auto viewing = view_->viewing();
     view_.reset();

@@ -46,6 +46,10 @@ class ClientMachine {
   size_t pending() const { return pending_; }
   size_t unquiet() const { return unquiet_; }
   const store::Client& client() const { return *client_; }
+  // Asks the master for it, whatever comes of that.
+  void drain(const InstanceId& node, bool on) {
+    client_->drain(node, on, 0, [](const Result<wire::Drained>&) {});
+  }
   const engine::Engine& engine() const { return *engine_; }
   bool buffers_untouched() const { return slots_.untouched(); }
 

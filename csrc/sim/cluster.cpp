@@ -113,6 +113,13 @@ ClientMachine* Cluster::client(size_t index) {
   return run.machine().process().alive() ? &run : nullptr;
 }
 
+void Cluster::drain(size_t node, bool on) {
+  const InstanceId id = nodes_.at(node).back().node->id();
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    if (ClientMachine* living = client(i)) return living->drain(id, on);
+  }
+}
+
 std::map<std::string, uint64_t> Cluster::counters() const {
   std::map<std::string, uint64_t> sums;
   for (const auto& runs : nodes_) {

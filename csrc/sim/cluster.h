@@ -46,6 +46,9 @@ class Cluster {
   ClientMachine* client(size_t index);
   std::vector<Outcome> take_outcomes();
 
+  // Has a living client ask that the objects of a node go to others, or no more.
+  void drain(size_t node, bool on);
+
   // What must hold at any time: the catalog agrees with itself, every replica that it shows is on its node, entries do
   // not overlap, lie where the allocator has them and hold the bytes of a put of their key, a ready node holds no more
   // than the catalog counts, no buffer was touched after its operation was quiet, and who follows the master's events

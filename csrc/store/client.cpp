@@ -208,6 +208,13 @@ void Client::keep(std::vector<std::string> keys, const catalog::Retention& reten
             });
 }
 
+void Client::drain(const InstanceId& node, bool on, int64_t timeout_ns, DrainedDone done) {
+  master_.request(wire::kDrain, wire::encode(wire::Drain{node, on}), reactor_.now_ns() + timeout_or_default(timeout_ns),
+                  [done = std::move(done)](const Result<Bytes>& payload, bool) mutable {
+                    done(read_answer<wire::Drained>(payload));
+                  });
+}
+
 void Client::locate_all(const std::vector<std::string>& keys, const std::vector<size_t>& indices, int64_t timeout_ns,
                         EachLocation each, std::move_only_function<void(Result<> outcome)> done) {
   struct Gather {

@@ -87,6 +87,10 @@ class Client {
   void remove(std::vector<std::string> keys, int64_t timeout_ns, CodesDone done);
   // kOk or kNotFound per key: how long these objects are kept, a ttl from now on.
   void keep(std::vector<std::string> keys, const catalog::Retention& retention, int64_t timeout_ns, CodesDone done);
+  // The node's objects go to others, or no more do. What is left there: ask again until that is nothing. kNotFound: no
+  // such node.
+  using DrainedDone = std::move_only_function<void(Result<wire::Drained> left)>;
+  void drain(const InstanceId& node, bool on, int64_t timeout_ns, DrainedDone done);
   // The lengths of the objects, where they are found: to make room before a get().
   using LengthsDone = std::move_only_function<void(Result<std::vector<Result<uint64_t>>> lengths)>;
   void lengths(std::vector<std::string> keys, int64_t timeout_ns, LengthsDone done);

@@ -169,6 +169,7 @@ wire::PoolStatsReply Master::stats() const {
   add("answers_waiting", waiting_.size());
   add("nodes", stats.nodes);
   add("nodes_ready", stats.nodes_ready);
+  add("nodes_draining", stats.nodes_draining);
   add("capacity_bytes", stats.capacity_bytes);
   add("unfinished_bytes", stats.unfinished_bytes);
   add("committed_bytes", stats.committed_bytes);
@@ -194,6 +195,7 @@ wire::PoolStatsReply Master::stats() const {
   add("objects_lost", stats.objects_lost);
   add("repairs", stats.repairs);
   add("repairs_failed", stats.repairs_failed);
+  add("drained", stats.drained);
   return reply;
 }
 

@@ -89,6 +89,16 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
       }
       return responder.reply(reply);
     }
+    case wire::kDrain: {
+      wire::Drain message;
+      if (!read(request, responder, message)) return;
+      wire::Drained reply{.code = catalog_.drain(message.node, message.on)};
+      if (const catalog::Node* node = catalog_.node(message.node)) {
+        reply.objects = node->objects.size();
+        reply.bytes = node->committed_bytes + node->unfinished_bytes;
+      }
+      return responder.reply(reply);
+    }
     case wire::kList: {
       wire::ListRequest message;
       if (read(request, responder, message)) list(message, responder);

@@ -24,7 +24,7 @@ void Viewing::open(const engine::LinkRef& link, const InstanceId& node, const st
   const bool is_new = viewer->number == 0;
   auto answer = [self = shared_from_this(), link, node, generations, timeout_ns, viewer, is_new,
                  opened = std::move(opened)](Result<rpc::Reply> reply) mutable {
-    if (reply) return opened(self->take(viewer, generations, std::move(*reply)));
+    if (reply) return opened(self->take(link, viewer, generations, std::move(*reply)));
     self->forget(viewer);
     // the node does not know it any more: it started anew
     if (reply.error().code == Code::kStale && !is_new) {
@@ -35,7 +35,8 @@ void Viewing::open(const engine::LinkRef& link, const InstanceId& node, const st
   link->call(wire::kViewOpen, wire::encode(wire::ViewOpen{viewer->number, generations}), timeout_ns, std::move(answer));
 }
 
-Result<std::vector<Result<Viewing::Pinned>>> Viewing::take(ViewerRef viewer, const std::vector<Generation>& generations,
+Result<std::vector<Result<Viewing::Pinned>>> Viewing::take(const engine::LinkRef& link, ViewerRef viewer,
+                                                           const std::vector<Generation>& generations,
                                                            rpc::Reply reply) {
   TRY(auto message, wire::decode<wire::ViewOpenReply>(reply.payload));
   if (message.items.size() != generations.size() || message.viewer == 0 || reply.fds.size() > 1)
@@ -44,6 +45,11 @@ Result<std::vector<Result<Viewing::Pinned>>> Viewing::take(ViewerRef viewer, con
     viewer->number = message.viewer;
     if (!reply.fds.empty()) viewer->leave = std::make_unique<io::HeldLeave>(std::move(reply.fds.front()));
     viewers_.try_emplace(viewer->node, viewer);  // of two that were asked for at once the other lives by its views
+    link->on_closed([self = weak_from_this(), viewer = std::weak_ptr(viewer)](const Error&) {
+      auto viewing = self.lock();
+      auto over = viewer.lock();
+      if (viewing && over) viewing->forget(over);  // the node may be another one when it is reached again
+    });
   }
   std::vector<Result<Pinned>> pinned;
   for (size_t i = 0; i < generations.size(); ++i) {

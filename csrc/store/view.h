@@ -76,8 +76,8 @@ class Viewing : public std::enable_shared_from_this<Viewing> {
   using ViewerRef = std::shared_ptr<Viewer>;
   void ended(ViewerRef viewer, Generation generation);
   void send_closing(const ViewerRef& viewer);
-  Result<std::vector<Result<Pinned>>> take(ViewerRef viewer, const std::vector<Generation>& generations,
-                                           rpc::Reply reply);
+  Result<std::vector<Result<Pinned>>> take(const engine::LinkRef& link, ViewerRef viewer,
+                                           const std::vector<Generation>& generations, rpc::Reply reply);
   // New views get another one; its pins end with its last view.
   void forget(const ViewerRef& viewer);
 

@@ -30,6 +30,7 @@ enum StoreMessage : uint16_t {
   kPoolStats = 309,
   kKeepAlive = 310,  // client or node → master
   kKeep = 311,
+  kDrain = 312,
   // node → master; the hello first, then the inventory
   kNodeHello = 320,
   kInventory = 321,
@@ -268,6 +269,21 @@ struct Keep {
   std::vector<std::string> keys;
   Kept kept;
   auto fields() { return std::tie(keys, kept); }
+};
+
+// "Its objects go to other nodes, and nothing new comes to it", or no more.
+struct Drain {
+  InstanceId node;
+  bool on = true;
+  auto fields() { return std::tie(node, on); }
+};
+
+// What still lies there.
+struct Drained {
+  Code code = Code::kOk;
+  uint64_t objects = 0;
+  uint64_t bytes = 0;
+  auto fields() { return std::tie(code, objects, bytes); }
 };
 
 struct Located {

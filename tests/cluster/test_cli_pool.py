@@ -91,3 +91,15 @@ def test_pins_and_times(pool: Pool) -> None:
 def test_no_pool_is_named() -> None:
     result = CliRunner(env={"MOONTIDE_MASTER": None, "MOONTIDE_CONFIG": None}).invoke(main, ["ls"])
     assert result.exit_code == 1 and "give --master" in result.stderr
+
+
+def test_draining_from_the_command_line(pool: Pool) -> None:
+    run(pool, "put", "drain/a", given=b"a")
+    node = json.loads(run(pool, "stat", "drain/a", "--json").stdout)["places"][0]["node"]
+    assert "objects" in run(pool, "drain", node).stdout
+    assert run(pool, "drain", node, "--wait", "--timeout", "0.2", status=1).stdout, "a lone node keeps what it has"
+    run(pool, "drain", node, "--cancel")
+    run(pool, "put", "drain/b", given=b"b")
+    assert "32 hexadecimal" in run(pool, "drain", "node", status=1).stderr
+    assert "no such node" in run(pool, "drain", "0" * 32, status=1).stderr
+    run(pool, "rm", "drain/a", "drain/b")

@@ -10,7 +10,7 @@ import pytest
 
 import moontide
 from moontide import errors
-from support.pool_process import Pool, StoreProcess, content
+from support.pool_process import Pool, Server, StoreProcess, content
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -95,6 +95,57 @@ def test_a_killed_node_takes_its_objects_and_no_others(pool: Pool, store: moonti
     lost = [key for key in keys if not store.exists(key)]
     assert store.put_many([(key, content(key, 0, SIZE)) for key in lost]) == [None] * len(lost)
     assert exact_or_missing(store, keys) == len(keys)
+
+
+def test_a_node_that_was_drained_is_killed_and_nobody_notices(pool: Pool, store: moontide.Store) -> None:
+    keys = fill(store)
+    twice = [f"twice {number}" for number in range(5)]
+    store.put_many([(key, content(key, 0, SIZE)) for key in twice], replicas=2)
+    (drained,) = {place.node for place in store.stat(keys[0]).places}
+    assert store.drain(drained).objects > 0
+    wait_for(lambda: _put_and_read(store) and store.drain(drained) == (0, 0), 30, "the node being empty")
+    assert store.stats()["nodes_draining"] == 1
+    places = [place.node for key in keys + twice for place in store.stat(key).places]
+    assert drained not in places
+    victim = next(server for server in pool.nodes if _node_of(server, store, drained, places))
+    victim.kill()
+    assert exact_or_missing(store, keys) == len(keys), "nothing lay on the node that died"
+    assert exact_or_missing(store, twice) == len(twice)
+    with moontide.Store(pool.address, config=CONFIG) as fresh:
+        assert exact_or_missing(fresh, keys + twice) == len(keys + twice)
+    with pytest.raises(errors.NotFound):
+        store.drain("0" * 32)
+
+
+def _put_and_read(store: moontide.Store) -> bool:
+    key = f"meanwhile {os.urandom(4).hex()}"
+    store.put(key, content(key, 0, 1000))
+    assert store.get(key) == content(key, 0, 1000)
+    return True
+
+
+def _node_of(server: Server, store: moontide.Store, drained: str, living: list[str]) -> bool:
+    """Whether the server is the node that was drained: the engines' addresses of the others are known."""
+    others = {place.address for info in store.list() for place in store.stat(info.key).places}
+    return server.address not in others
+
+
+def test_a_drain_that_is_canceled_leaves_a_node_like_any_other(pool: Pool, store: moontide.Store) -> None:
+    keys = fill(store)
+    (drained,) = {place.node for place in store.stat(keys[0]).places}
+    store.drain(drained)
+    store.drain(drained, cancel=True)
+    assert store.stats()["nodes_draining"] == 0
+    assert exact_or_missing(store, keys) == len(keys)
+    more = [f"more {number}" for number in range(20)]
+    store.put_many([(key, content(key, 0, SIZE)) for key in more])
+    assert drained in {place.node for key in more for place in store.stat(key).places}
+    # A target that dies in the middle takes what it has, and the rest goes on.
+    store.drain(drained)
+    wait_for(lambda: store.stats()["repairs"] > 0, 20, "the first object having gone")
+    wait_for(lambda: store.drain(drained).objects == 0, 30, "the node being empty")
+    store.drain(drained, cancel=True)
+    assert exact_or_missing(store, keys + more) == len(keys + more)
 
 
 def test_everything_killed_and_started_again(pool: Pool, store: moontide.Store) -> None:

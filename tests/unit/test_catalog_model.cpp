@@ -167,7 +167,10 @@ class World {
 
   void disturb() {
     auto& [id, node] = pick_node();
-    switch (random_.below(6)) {
+    switch (random_.below(7)) {
+      case 6:
+        catalog_.drain(id, random_.below(2) == 0);
+        return;
       case 0:
         return disconnect(id, node);
       case 1:

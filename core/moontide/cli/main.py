@@ -14,6 +14,7 @@ _COMMANDS = {
     "bench": ("moontide.cli.bench", "Measure transfers on this machine."),
     "config": ("moontide.cli.config", "Print the effective configuration and where each value comes from."),
     "doctor": ("moontide.cli.doctor", "Look for what keeps Moontide from working well here, and say what to do."),
+    "drain": ("moontide.cli.pool", "Have the objects of a node go to others."),
     "get": ("moontide.cli.pool", "Write the bytes of an object of the pool."),
     "health": ("moontide.cli.admin", "Say whether the pool can be used."),
     "ls": ("moontide.cli.pool", "List objects of the pool."),

@@ -1,8 +1,9 @@
-"""The subcommands that look into a pool and change what is in it: status, ls, stat, put, get, rm, pin."""
+"""The subcommands that look into a pool and change what is in it: status, ls, stat, put, get, rm, pin, drain."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
@@ -16,9 +17,10 @@ from moontide.errors import Invalid, MoontideError, NotFound
 from moontide.store import ObjectInfo, Store
 from moontide.store.keys import key_of, text_of
 
-__all__ = ["get", "ls", "pin", "put", "rm", "stat", "status"]
+__all__ = ["drain", "get", "ls", "pin", "put", "rm", "stat", "status"]
 
 _BATCH = 1000
+_LOOK_EVERY_S = 0.5
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
 _pool = config_options("master", master="HOST:PORT")
@@ -153,3 +155,28 @@ def pin(keys: tuple[str, ...], how: str, ttl: str, config: Config) -> None:
     with _store(config) as store:
         results = store.keep_many([key_of(key) for key in keys], pin=how, ttl=_ttl(ttl))
     _report(keys, results)
+
+
+@click.command()
+@click.argument("node")
+@click.option("--wait", is_flag=True, help="Until nothing is left there.")
+@click.option("--timeout", default="", metavar="TIME", help="With --wait: at most so long; without: no end.")
+@click.option("--cancel", is_flag=True, help="No more: the node takes objects again.")
+@_pool
+def drain(node: str, wait: bool, timeout: str, cancel: bool, config: Config) -> None:
+    """Have the objects of NODE go to other nodes, so that it may be stopped.
+
+    NODE is an id, as `stat` and `segments` show it. Prints what still lies there; what no other node has room for
+    stays. Status 1 if something is left at the end of --wait.
+    """
+    until = time.monotonic() + parse_duration(timeout, option="--timeout") if timeout else None
+    with _store(config) as store:
+        left = store.drain(node, cancel=cancel)
+        click.echo(f"{left.objects} objects, {left.nbytes} bytes lie there")
+        while wait and not cancel and left.objects and (until is None or time.monotonic() < until):
+            time.sleep(_LOOK_EVERY_S)
+            before, left = left, store.drain(node)
+            if left != before:
+                click.echo(f"{left.objects} objects, {left.nbytes} bytes are left")
+    if wait and not cancel and left.objects:
+        raise click.exceptions.Exit(1)

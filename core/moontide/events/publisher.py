@@ -163,16 +163,21 @@ class EventPublisher:
     # --- the thread
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            more = self._publish()
-            if self._replay is None:
-                self._stop.wait(0 if more else _TURN_MS / 1000)
-                continue
-            busy = more or bool(self._replays)
-            if self._replay.poll(1 if busy else _TURN_MS):
-                self._requested()
-            self._go_on_replaying()
-        self._close_sockets()
+        try:
+            while not self._stop.is_set():
+                self._turn()
+        finally:
+            self._close_sockets()
+
+    def _turn(self) -> None:
+        more = self._publish()
+        if self._replay is None:
+            self._stop.wait(0 if more else _TURN_MS / 1000)
+            return
+        busy = more or bool(self._replays)
+        if self._replay.poll(1 if busy else _TURN_MS):
+            self._requested()
+        self._go_on_replaying()
 
     def _publish(self) -> bool:
         """True: there may be more."""

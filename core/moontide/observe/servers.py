@@ -30,13 +30,15 @@ _POOL_COUNTERS = {
     "objects_lost": "Objects that went away with the last node that had them.",
     "repairs": "Replicas made again from one that was left.",
     "repairs_failed": "Repairs that came to nothing; they are tried again.",
+    "drained": "Replicas given up on nodes that are drained, since they lie elsewhere.",
 }
 _POOL_GAUGES = {
     "term": "The reign of this master; it only grows.",
     "sessions": "Connected clients and nodes.",
     "answers_waiting": "Answers that wait for nodes to confirm that older entries are gone.",
     "nodes": "Nodes known.",
-    "nodes_ready": "Nodes that take puts.",
+    "nodes_ready": "Nodes that have joined.",
+    "nodes_draining": "Nodes whose objects go to others.",
     "capacity_bytes": "Bytes that nodes lend.",
     "allocated_bytes": "Bytes of the capacity in use: committed, unfinished, retiring and held together.",
     "committed_bytes": "Bytes of objects that can be read, headers and alignment included.",

@@ -93,6 +93,8 @@ class Run:
             self._faults.put_right()
             if not self.report.calm and self._random.random() < 0.08:
                 self._faults.strike()
+            if self._random.random() < 0.01:
+                self._cluster.drain(0, self._random.random() < 0.7)
             for _ in range(self._random.choice([1, 1, 2, 4])):
                 started += self._start_random()
             turns += 1
@@ -167,6 +169,7 @@ class Run:
         self._cluster.read_faults(12, 0, 0)
         if report.violations:
             return
+        self._cluster.drain(0, False)
         if not self._wait(self._cluster.assembled, RECOVERY_NS):
             report.violations.append(
                 f"not together {RECOVERY_NS / 1e9:.0f} s after the last fault: {self._cluster.audit_at_rest()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moontide.store.doors import AsyncStore, Store
-from moontide.store.procedures import Key, ObjectInfo, Place
+from moontide.store.procedures import DrainStatus, Key, ObjectInfo, Place
 from moontide.store.views import View
 
-__all__ = ["AsyncStore", "Key", "ObjectInfo", "Place", "Store", "View"]
+__all__ = ["AsyncStore", "DrainStatus", "Key", "ObjectInfo", "Place", "Store", "View"]

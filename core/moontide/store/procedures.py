@@ -19,6 +19,7 @@ from moontide.store.views import View
 __all__ = [
     "ANYWHERE",
     "NOT_RETAINED",
+    "DrainStatus",
     "Key",
     "LetGo",
     "Native",
@@ -57,6 +58,13 @@ class ObjectInfo(NamedTuple):
     key: bytes
     length: int
     places: tuple[Place, ...] = ()
+
+
+class DrainStatus(NamedTuple):
+    """What still lies on a node that is drained: objects, and bytes with headers and alignment."""
+
+    objects: int
+    nbytes: int
 
 
 class Native(Protocol):
@@ -396,6 +404,11 @@ class Procedures:
             found += (ObjectInfo(key, length) for key, length in page)
             if not after or len(found) == limit:
                 return found
+
+    async def drain(self, node: str, cancel: bool) -> DrainStatus:
+        if not _is_node_id(node):
+            raise Invalid(f"node = {node!r}: the id of a node is 32 hexadecimal digits")
+        return DrainStatus(*await _Wait(self._client.drain(node, not cancel)))
 
     async def stats(self) -> dict[str, int]:
         numbers: dict[str, int] = await _Wait(self._client.pool_stats())
