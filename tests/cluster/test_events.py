@@ -74,6 +74,17 @@ def test_restarts_of_master_and_node(master: Server, node: Server, index: EventI
         assert index.objects == {}
 
 
+def test_a_pool_of_which_all_restarts_at_once(master: Server, node: Server, index: EventIndex) -> None:
+    with moontide.Store(master.address, config=CONFIG) as store:
+        wait_for(lambda: store.stats()["nodes_ready"] == 1, what="the node")
+        store.put_many([(f"key {number}", bytes(number)) for number in range(300)])
+        wait_for(lambda: same(index, store) and len(index.objects) == 300, what="puts")
+        node.close()
+        master.restart()
+        wait_for(lambda: _listed(store) == 0, 30, "the new master")
+        wait_for(lambda: same(index, store), 20, "the index of the empty pool")
+
+
 def _listed(store: moontide.Store) -> int:
     try:
         return len(store.list())

@@ -128,7 +128,8 @@ def test_what_is_not_kept_any_more_is_told_anew(
     assert source.told_anew >= 1
 
 
-def test_a_master_that_restarts_begins_anew(source: Source) -> None:
+@pytest.mark.parametrize("term", [8, Source.term], ids=["later term", "same term"])
+def test_a_master_that_restarts_begins_anew(source: Source, term: int) -> None:
     first = EventPublisher(source, "127.0.0.1:0", "127.0.0.1:0")
     with EventIndex(first.address, first.replay_address) as index:
         for number in range(1000):
@@ -136,12 +137,24 @@ def test_a_master_that_restarts_begins_anew(source: Source) -> None:
         wait_for(lambda: caught_up(index, source), what="following")
         first.close()
         again = Source()
-        again.term = 8
+        again.term = term
         assert first.replay_address is not None
         second = EventPublisher(again, first.address, first.replay_address)
         for number in range(3000):
             again.put(b"new %d" % number)
         wait_for(lambda: caught_up(index, again), 20, "the new master's objects")
+        second.close()
+
+
+def test_a_master_that_restarts_with_nothing_in_the_same_term_is_followed(source: Source) -> None:
+    first = EventPublisher(source, "127.0.0.1:0", "127.0.0.1:0")
+    with EventIndex(first.address, first.replay_address) as index:
+        for number in range(3000):
+            source.put(b"old %d" % number)
+        wait_for(lambda: caught_up(index, source), what="following")
+        first.close()
+        second = EventPublisher(Source(), first.address, first.replay_address)
+        wait_for(lambda: index.poll(0.05) >= 0 and index.whole and not index.objects, 20, "the empty pool")
         second.close()
 
 

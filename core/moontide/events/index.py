@@ -39,7 +39,7 @@ class EventIndex:
         self.gaps = 0
         """How often messages were missed."""
         self._next: int | None = None
-        self._term = 0
+        self._counted_by = (0, 0)  # term and run of the numbers
         self._latest = -1  # that was published
         self._progress = False  # of the last replay
         self._asked_at: float | None = None
@@ -101,8 +101,8 @@ class EventIndex:
             if seq is None or batch is None:
                 continue
             taken += 1
-            if batch.term != self._term:
-                self._next, self._latest, self._term = None, -1, batch.term
+            if _counted_by(batch) != self._counted_by:
+                self._next, self._latest, self._counted_by = None, -1, _counted_by(batch)
             self._latest = max(self._latest, seq)
             if self._apply(seq, batch):
                 self.whole = True
@@ -122,14 +122,14 @@ class EventIndex:
                 continue
             taken += 1
             if self._next is None and self._latest < 0:
-                self._term = batch.term  # nothing was published since this index is here
+                self._counted_by = _counted_by(batch)  # nothing was published since this index is here
             self._progress |= self._apply(seq, batch)
         return taken
 
     def _apply(self, seq: int, batch: Batch) -> bool:
         """False: it is not the next batch, and does not begin anew."""
         begins = any(not isinstance(event, Stored | Removed) for event in batch.events)
-        if batch.term != self._term or (self._next is not None and seq < self._next):
+        if _counted_by(batch) != self._counted_by or (self._next is not None and seq < self._next):
             return False
         if seq != self._next and not begins:
             return False
@@ -173,3 +173,7 @@ def _batch(payload: bytes) -> Batch | None:
         return decode(payload)
     except msgspec.MsgspecError:
         return None
+
+
+def _counted_by(batch: Batch) -> tuple[int, int]:
+    return batch.term, batch.run

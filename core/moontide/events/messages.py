@@ -64,12 +64,17 @@ class Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
 
 
 class Batch(msgspec.Struct, array_like=True, gc=False):
-    """Events in order. `ts`: seconds since the epoch; `term`: of the master, another one counts anew."""
+    """Events in order. `ts`: seconds since the epoch; `term`: of the master.
+
+    `run`: drawn at random by each publisher. Another term, or another run, counts anew: where no node reports a term it
+    comes from the wall clock's seconds, and two masters may begin in the same one.
+    """
 
     ts: float
     events: list[Stored | Removed | Cleared]
     data_parallel_rank: int | None = None
     term: int = 0
+    run: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

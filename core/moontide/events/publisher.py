@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -108,6 +109,7 @@ class EventPublisher:
         self._context = zmq.Context()
         self._sockets: list[Any] = []
         self._replay: Any = None
+        self._run_id = secrets.randbits(63)  # an index tells by it that numbers count anew
         self._seq = 0
         self._sent = 0.0  # when the last batch was
         self._kept = _Kept()
@@ -187,7 +189,7 @@ class EventPublisher:
             if not taken and now - self._sent < _IDLE_S:
                 return False
             self._sent = now
-            payload = encode(Batch(time.time(), batches(taken), None, self._source.term))
+            payload = encode(Batch(time.time(), batches(taken), None, self._source.term, self._run_id))
             self._kept.add(self._seq, payload)
             self._pub.send_multipart([self._topic, pack_seq(self._seq), payload])
             self._seq += 1
