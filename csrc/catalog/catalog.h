@@ -208,6 +208,7 @@ class Catalog {
   void end_retiring(const Retiring& retiring);
   void begin_repairs();
   void begin_repair(Object& object);
+  static bool is_avoided(const Object& object, const Node& node);
   // Of the node: they are ordered no more, and what comes of those that were is not wanted.
   void drop_repairs(Node& node);
   void order_repairs(Node& node, NodeOrder& order, size_t max_items);
@@ -217,6 +218,7 @@ class Catalog {
   // Replicas that are placed where nothing is drained.
   static size_t staying_count(const Object& object);
   static bool known_elsewhere(const Object& object);
+  bool somebody_could_have(const Object& object) const;
 
   // After its replicas changed: how many are missing.
   void recount(Object& object);

@@ -2,7 +2,8 @@
 //
 // A replica on a node that is drained does not count for what its object wants. So repairs make up for it elsewhere, by
 // the rules of repairs: from any place, where there is room without eviction. Once as many as are wanted lie elsewhere,
-// and at least one, the replica here retires. What nobody has room for stays, and can be read.
+// or at least one where no further node could have another, the replica here retires. What nobody has room for stays,
+// and can be read.
 #include "catalog/catalog.h"
 
 namespace moontide::catalog {

@@ -20,6 +20,10 @@ void Catalog::begin_repairs() {
   }
 }
 
+bool Catalog::is_avoided(const Object& object, const Node& node) {
+  return object.further != nullptr && std::ranges::contains(object.further->avoid, node.id);
+}
+
 void Catalog::begin_repair(Object& object) {
   recount(object);
   const auto replicas = object.replicas();
@@ -30,9 +34,7 @@ void Catalog::begin_repair(Object& object) {
   if (enough || !has_source || expired(object)) return;
   auto may = [&](const Node& node) {
     if (node.objects.contains(object.generation) || node.retiring.contains(object.generation)) return false;
-    if (object.further != nullptr && std::ranges::find(object.further->avoid, node.id) != object.further->avoid.end()) {
-      return false;
-    }
+    if (is_avoided(object, node)) return false;
     return has_spare_room(node, object.footprint());
   };
   Node* node = nodes_.least_full(object.footprint(), may);
