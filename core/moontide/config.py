@@ -189,6 +189,20 @@ class _OptionalPath(_Kind):
         return "" if value is None else str(value)
 
 
+class _Text(_Kind):
+    def __init__(self, description: str, most: int) -> None:
+        super().__init__(description)
+        self.most = most
+
+    def allowed(self) -> str:
+        return f"up to {self.most} printable characters"
+
+    def parse(self, option: str, value: object) -> object:
+        if isinstance(value, str) and len(value) <= self.most and (value.isprintable() or not value):
+            return value
+        raise Invalid(f"{option} = {value!r}: allowed are {self.allowed()}")
+
+
 class _Flag(_Kind):
     def allowed(self) -> str:
         return "true, false"
@@ -313,9 +327,18 @@ class Config:
     http_reach: Annotated[
         str,
         _Choice(
-            "where http_listen may be; anywhere: whoever reaches the port may claim any name", "loopback", "anywhere"
+            "where http_listen and events may be; anywhere: nobody who reaches the port is asked who they are",
+            "loopback",
+            "anywhere",
         ),
     ] = "loopback"
+    events_listen: Annotated[
+        str | None, _OptionalAddress("where the master publishes what happens to objects (ZeroMQ); empty: nowhere")
+    ] = None
+    events_replay_listen: Annotated[
+        str | None, _OptionalAddress("where the master sends events again that were missed; empty: it does not")
+    ] = None
+    events_topic: Annotated[str, _Text("the topic of published events", 256)] = ""
     http_token_file: Annotated[
         str | None,
         _OptionalPath(

@@ -23,6 +23,7 @@ void Catalog::start_term(uint32_t term) {
   missing_ = 0;
   repairing_ = 0;
   above_count_ = false;
+  events_.cleared();
 }
 
 // ---- puts
@@ -54,7 +55,7 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, c
     }
     if (in_time) return {.code = Code::kAlreadyExists};
     ++(live->committed() ? counters_.expired : counters_.puts_expired);
-    retire(*live);
+    retire(*live, Ending::kExpired);
   }
   std::vector<Node*> nodes;
   if (Code code = place(request, placement, nodes); code != Code::kOk) {
@@ -171,6 +172,7 @@ void Catalog::commit(Object& object, const Retention& retention) {
   retain(object, retention);
   use(object);
   recount(object);
+  events_.stored(object);
 }
 
 void Catalog::use(Object& object) {
@@ -308,7 +310,7 @@ std::vector<Code> Catalog::remove(std::span<const std::string> keys) {
     codes.push_back(found ? Code::kOk : Code::kNotFound);
     if (object != nullptr) {
       ++(found ? counters_.removed : counters_.expired);
-      retire(*object);
+      retire(*object, found ? Ending::kRemoved : Ending::kExpired);
     }
     // Also of an unknown key: a node that has not joined this term yet may bring an entry of it.
     last_ops_.ended(hash64(as_bytes(key)), next_generation());

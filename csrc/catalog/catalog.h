@@ -31,6 +31,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "catalog/events.h"
 #include "catalog/last_ops.h"
 #include "catalog/node_table.h"
 #include "catalog/object_table.h"
@@ -120,6 +121,14 @@ class Catalog {
   // past its ttl is out of sight at once.)
   void tick(int64_t now_ns);
 
+  // ---- events, of committed objects
+
+  // Notes them from now on, at most `max` that nobody took; see EventLog.
+  void note_events(size_t max) { events_.start(max); }
+  void tell_events_anew() { events_.tell_anew(); }
+  std::vector<Event> take_events(size_t max) { return events_.take(max, objects_); }
+  const EventLog& events() const { return events_; }
+
   const Node* node(const NodeId& id) const { return nodes_.find(id); }
   const NodeTable& nodes() const { return nodes_; }
   Stats stats() const;
@@ -179,16 +188,16 @@ class Catalog {
   void detach(Replica& replica);
   // Moves the replica to its node's retiring ones, and the object with it where that was the last that it could live
   // by.
-  void give_up(Replica& replica);
+  void give_up(Replica& replica, Ending why = Ending::kLost);
   // An entry of the object's generation that is none of its replicas (any more) retires while the object lives.
   void retire_beside(Object& object, Node& node);
   // Notes that an entry of it is on its way out there, and forgets those that are gone.
   void leaves(Object& object, const Node& node);
   // Moves all its replicas to their nodes' retiring ones; the object is destroyed.
-  void retire(Object& object);
+  void retire(Object& object, Ending why = Ending::kRemoved);
   void retire_replicas(Object& object);
   // The object has no replicas any more.
-  void end(Object& object);
+  void end(Object& object, Ending why);
   // The same, and it went with the node that had its last replica.
   void lose(Object& object);
   void add_retiring(Node& node, Generation generation, const Retiring& retiring);
@@ -228,6 +237,7 @@ class Catalog {
   ObjectTable objects_;
   NodeTable nodes_;
   LastOps last_ops_;
+  EventLog events_;
   // With the key: nodes that lie may report one generation for several.
   using Deadline = std::tuple<int64_t, Generation, std::string_view>;
   static Deadline deadline_of(const Object& object) {

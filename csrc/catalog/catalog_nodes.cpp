@@ -120,6 +120,7 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   node.to_confirm.erase(object.generation);
   retain(object, entry.retention);
   use(object);
+  events_.stored(object);
 }
 
 void Catalog::adopt_further(Node& node, Object& object, const InventoryEntry& entry) {
@@ -212,7 +213,7 @@ void Catalog::lose(Object& object) {
   }
   last_ops_.ended(object.key_hash(), over);
   retire_replicas(object);  // repairs from it may be under way
-  end(object);
+  end(object, Ending::kLost);
 }
 
 std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {

@@ -47,13 +47,13 @@ void Catalog::detach(Replica& replica) {
   object.remove_replica(replica);
 }
 
-void Catalog::give_up(Replica& replica) {
+void Catalog::give_up(Replica& replica, Ending why) {
   Object& object = *replica.object;
   bool lives = false;
   for (const Replica* other : object.replicas()) {
     if (other != &replica && (other->placed || !object.committed())) lives = true;
   }
-  if (!lives) return retire(object);
+  if (!lives) return retire(object, why);
   Node& node = *replica.node;
   detach(replica);
   retire_beside(object, node);
@@ -76,10 +76,10 @@ void Catalog::retire_beside(Object& object, Node& node) {
                {.key_hash = object.key_hash(), .footprint = object.footprint(), .beside_live = true});
 }
 
-void Catalog::retire(Object& object) {
+void Catalog::retire(Object& object, Ending why) {
   last_ops_.ended(object.key_hash(), object.generation);
   retire_replicas(object);
-  end(object);
+  end(object, why);
 }
 
 void Catalog::retire_replicas(Object& object) {
@@ -90,8 +90,12 @@ void Catalog::retire_replicas(Object& object) {
   }
 }
 
-void Catalog::end(Object& object) {
-  if (!object.committed()) deadlines_.erase(deadline_of(object));
+void Catalog::end(Object& object, Ending why) {
+  if (object.committed()) {
+    events_.removed(object, why);
+  } else {
+    deadlines_.erase(deadline_of(object));
+  }
   if (object.expires_ns != kNever) expiries_.erase(expiry_of(object));
   if (object.missing > 0) {
     short_.erase(short_of(object));

@@ -101,7 +101,7 @@ void Catalog::expire() {
     Object& object = *expiries_.begin()->second;
     if (!expired(object)) break;
     ++counters_.expired;
-    retire(object);
+    retire(object, Ending::kExpired);
   }
 }
 
@@ -162,7 +162,7 @@ void Catalog::evict(Node& node, const EvictionGoal& goal) {
   for (Replica* victim : victims) {
     ++counters_.evicted;
     if (victim->object->wanted > 1) --victim->object->wanted;  // it is not made again somewhere else
-    give_up(*victim);
+    give_up(*victim, Ending::kEvicted);
   }
 }
 

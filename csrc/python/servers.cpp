@@ -13,8 +13,9 @@ namespace moontide::python {
 namespace {
 
 store::MasterOptions master_options(const std::string& listen, double lease_s, const std::string& eviction,
-                                    size_t max_objects) {
+                                    size_t max_objects, size_t events) {
   store::MasterOptions options;
+  options.events_max = events;
   options.catalog.max_objects = max_objects;
   options.listen = listen;
   options.eviction = eviction;
@@ -111,22 +112,37 @@ py::list node_list(const Tenant<store::Master>& master) {
   return out;
 }
 
+// (kind, why, key, length) of each.
+py::list take_events(const Tenant<store::Master>& master, size_t most) {
+  static constexpr const char* kKinds[] = {"stored", "removed", "cleared"};
+  static constexpr const char* kWhy[] = {"removed", "evicted", "expired", "lost"};
+  const auto events = master.with([most](store::Master& m) { return m.take_events(most); });
+  py::list out(events.size());
+  for (size_t i = 0; i < events.size(); ++i) {
+    const catalog::Event& event = events[i];
+    const char* const why = event.kind == catalog::EventKind::kRemoved ? kWhy[static_cast<size_t>(event.why)] : "";
+    out[i] = py::make_tuple(kKinds[static_cast<size_t>(event.kind)], why, py::bytes(event.key), event.length);
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_servers(py::module_& m) {
   using MasterHandle = Tenant<store::Master>;
   py::class_<MasterHandle>(m, "Master")
       .def(py::init([](const std::string& listen, double lease, const std::string& eviction, const Access& access,
-                       size_t max_objects, uint32_t spin_us) {
+                       size_t max_objects, uint32_t spin_us, size_t events) {
              py::gil_scoped_release nogil;
              auto runtime = Runtime::create_bare(spin_us * kMicrosecond, access);
              auto held = lock_or_raise(*runtime);
-             std::shared_ptr<store::Master> master = value_or_raise(store::Master::create(
-                 runtime->reactor(), runtime->master_network(), master_options(listen, lease, eviction, max_objects)));
+             std::shared_ptr<store::Master> master =
+                 value_or_raise(store::Master::create(runtime->reactor(), runtime->master_network(),
+                                                      master_options(listen, lease, eviction, max_objects, events)));
              return settle_in(runtime, std::move(master));
            }),
            py::arg("listen"), py::arg("lease"), py::arg("eviction"), py::arg("access"), py::arg("max_objects"),
-           py::arg("spin_us"))
+           py::arg("spin_us"), py::arg("events"))
       .def_property_readonly("refusals", [](const MasterHandle& h) { return refusals(*h.runtime()); })
       .def_property_readonly("address",
                              [](const MasterHandle& h) { return h.with([](store::Master& m) { return m.address(); }); })
@@ -135,6 +151,8 @@ void bind_servers(py::module_& m) {
       .def("stats",
            [](const MasterHandle& h) { return counts_dict(h.with([](store::Master& m) { return m.stats(); })); })
       .def("nodes", &node_list)
+      .def("take_events", &take_events, py::arg("most"))
+      .def("tell_events_anew", [](const MasterHandle& h) { h.with([](store::Master& m) { m.tell_events_anew(); }); })
       .def(
           "drive", [](const MasterHandle& h, double seconds) { drive(*h.runtime(), seconds); }, py::arg("seconds"))
       .def("close", [](MasterHandle& h) {

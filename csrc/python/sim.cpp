@@ -102,9 +102,9 @@ void bind_sim(py::module_& m) {
       .def("take_outcomes", &take_outcomes)
       .def("assembled", &Cluster::assembled)
       .def(
-          "audit", [](const Cluster& self) { return text_of(self.audit()); }, py::call_guard<py::gil_scoped_release>())
+          "audit", [](Cluster& self) { return text_of(self.audit()); }, py::call_guard<py::gil_scoped_release>())
       .def(
-          "audit_at_rest", [](const Cluster& self) { return text_of(self.audit_at_rest()); },
+          "audit_at_rest", [](Cluster& self) { return text_of(self.audit_at_rest()); },
           py::call_guard<py::gil_scoped_release>())
       .def("describe", &Cluster::describe)
       .def("counters", &Cluster::counters);

@@ -40,6 +40,7 @@ Result<> Cluster::start_master() {
   options.listen = kMasterAddress;
   // As an elector would: no two masters begin in one term, whatever they have forgotten.
   options.elector_term = static_cast<uint32_t>(masters_.size());
+  options.events_max = options_.seed % 2 == 0 ? 4 : 1024;  // few: they are told anew again and again
   TRY(run.master, store::Master::create(run.machine->process(), run.machine->network(), std::move(options)));
   masters_.push_back(std::move(run));
   return {};

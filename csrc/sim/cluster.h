@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/client_machine.h"
+#include "sim/event_follower.h"
 #include "sim/machine.h"
 #include "store/master.h"
 #include "store/node.h"
@@ -47,11 +48,12 @@ class Cluster {
 
   // What must hold at any time: the catalog agrees with itself, every replica that it shows is on its node, entries do
   // not overlap, lie where the allocator has them and hold the bytes of a put of their key, a ready node holds no more
-  // than the catalog counts, and no buffer was touched after its operation was quiet.
-  Result<> audit() const;
+  // than the catalog counts, no buffer was touched after its operation was quiet, and who follows the master's events
+  // has the objects that it has.
+  Result<> audit();
   // What must hold in addition when faults are over and nothing was asked for a while: nobody waits for anything, and
   // the bytes of catalog, inventory and allocator are the same.
-  Result<> audit_at_rest() const;
+  Result<> audit_at_rest();
   // All nodes have joined the master, as far as both know.
   bool assembled() const;
   // Who has joined whom and what lies where, for people.
@@ -81,6 +83,7 @@ class Cluster {
   Universe universe_;
   std::vector<std::string> hosts_;
   std::vector<Outcome> outcomes_;
+  EventFollower follower_;
   // Current ones last; earlier ones stay, since others may still look at their memory.
   std::vector<MasterMachine> masters_;
   std::vector<std::vector<NodeMachine>> nodes_;

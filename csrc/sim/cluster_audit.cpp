@@ -81,8 +81,11 @@ Result<> Cluster::audit_replicas(const NodeMachine& run, const catalog::Node& kn
   return {};
 }
 
-Result<> Cluster::audit() const {
-  if (masters_.back().machine->process().alive()) TRY_VOID(masters_.back().master->catalog().check_invariants());
+Result<> Cluster::audit() {
+  if (masters_.back().machine->process().alive()) {
+    TRY_VOID(masters_.back().master->catalog().check_invariants());
+    TRY_VOID(follower_.follow(*masters_.back().master));
+  }
   for (const auto& runs : nodes_) {
     if (runs.back().machine->process().alive()) TRY_VOID(audit_node(runs.back()));
   }
@@ -137,7 +140,7 @@ bool Cluster::assembled() const {
   return true;
 }
 
-Result<> Cluster::audit_at_rest() const {
+Result<> Cluster::audit_at_rest() {
   TRY_VOID(audit());
   for (const auto& runs : nodes_) {
     const NodeMachine& run = runs.back();

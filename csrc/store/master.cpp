@@ -14,6 +14,7 @@ Master::Master(io::Reactor& reactor, MasterOptions options)
       tick_(reactor) {
   // two per cent more than what was granted: clocks differ
   earlier_leases_until_ns_ = reactor.now_ns() + options_.earlier_lease_ns + options_.earlier_lease_ns / 50;
+  if (options_.events_max > 0) catalog_.note_events(options_.events_max);
   catalog_.start_term(options_.elector_term + 1);
   term_started_ns_ = reactor.now_ns();
 }

@@ -29,6 +29,9 @@ class Master {
   const std::string& address() const { return address_; }
   uint32_t term() const { return catalog_.term(); }
   const catalog::Catalog& catalog() const { return catalog_; }
+  // What happened to objects, in order; where options.events_max says that it is noted. See catalog::EventLog.
+  std::vector<catalog::Event> take_events(size_t max) { return catalog_.take_events(max); }
+  void tell_events_anew() { catalog_.tell_events_anew(); }
   size_t sessions() const { return sessions_.size(); }
   // Name → value, as kPoolStats answers.
   wire::PoolStatsReply stats() const;

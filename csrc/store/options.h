@@ -28,6 +28,7 @@ struct MasterOptions {
   size_t sessions_max = 8192;
   size_t strangers_max = 1024;  // sessions without a hello; beyond it the oldest ends
   size_t waiting_max = 65536;   // answers that wait
+  size_t events_max = 0;        // kept until they are taken, see catalog::EventLog; 0: none are noted
 };
 
 struct NodeOptions {

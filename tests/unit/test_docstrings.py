@@ -11,7 +11,14 @@ import pytest
 
 from moontide import errors
 
-DOORS = ["moontide.engine", "moontide.store", "moontide.errors", "moontide.config", "moontide.directory"]
+DOORS = [
+    "moontide.engine",
+    "moontide.store",
+    "moontide.errors",
+    "moontide.config",
+    "moontide.directory",
+    "moontide.events",
+]
 SECONDS = {"timeout", "ttl", "seconds"}
 # "As for `x`" and "See `X.y`" send the reader to where it is said.
 _SENT_ON = re.compile(r"\b(?:[Ss]ee|[Aa]s(?: for)?|[Oo]f) `")

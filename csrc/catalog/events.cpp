@@ -1,0 +1,52 @@
+#include "catalog/events.h"
+
+namespace moontide::catalog {
+
+void EventLog::start(size_t max) {
+  max_ = max;
+  tell_anew();
+}
+
+void EventLog::stored(const Object& object) {
+  if (on()) note({EventKind::kStored, {}, std::string(object.key), object.length});
+}
+
+void EventLog::removed(const Object& object, Ending why) {
+  if (on()) note({EventKind::kRemoved, why, std::string(object.key), object.length});
+}
+
+void EventLog::cleared() {
+  noted_.clear();
+  telling_ = false;
+  if (on()) noted_.push_back({});
+}
+
+void EventLog::tell_anew() {
+  cleared();
+  told_.clear();
+  telling_ = on();
+}
+
+void EventLog::note(Event event) {
+  if (noted_.size() >= max_) return tell_anew();
+  noted_.push_back(std::move(event));
+}
+
+std::vector<Event> EventLog::take(size_t max, const ObjectTable& objects) {
+  std::vector<Event> taken;
+  while (!noted_.empty() && taken.size() < max) {
+    taken.push_back(std::move(noted_.front()));
+    noted_.pop_front();
+  }
+  if (!telling_ || taken.size() == max) return taken;
+  // What was noted is out: the table as it is now comes next.
+  auto it = objects.after(told_);
+  for (size_t visits = 4 * max; it != objects.end() && taken.size() < max && visits > 0; ++it, --visits) {
+    told_ = it->first;
+    if (it->second.committed()) taken.push_back({EventKind::kStored, {}, it->first, it->second.length});
+  }
+  telling_ = it != objects.end();
+  return taken;
+}
+
+}  // namespace moontide::catalog
