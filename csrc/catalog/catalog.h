@@ -71,8 +71,8 @@ class Catalog {
   // operation on its key is adopted.
   void node_lost(const NodeId& id);
 
-  // Its objects go to other nodes, as repairs do, and nothing is placed on it, until it is told otherwise, is lost, or a
-  // term begins: bounded steps in tick(). What no other node has room for stays. kNotFound.
+  // Its objects go to other nodes, as repairs do, and nothing is placed on it, until it is told otherwise, is lost, or
+  // a term begins: bounded steps in tick(). What no other node has room for stays. kNotFound.
   Code drain(const NodeId& id, bool on);
 
   // At most one order per ready node, of at most `max_items` of each kind; each is handed out once per join.

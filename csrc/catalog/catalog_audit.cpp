@@ -103,8 +103,10 @@ Result<> Catalog::check_object(const std::string& key, const Object& object) con
   if (nodes.empty() || (object.committed() && placed == 0)) return broken("nowhere: " + generation);
   const size_t staying = staying_count(object);
   const size_t missing = object.committed() && staying < object.wanted ? object.wanted - staying : 0;
-  if (missing != object.missing && !ever_drained_) return broken(unequal("missing of " + generation, object.missing, missing));
-  if (short_.contains(short_of(object)) != (object.missing > 0)) return broken("list of what is missing: " + generation);
+  if (missing != object.missing && !ever_drained_)
+    return broken(unequal("missing of " + generation, object.missing, missing));
+  if (short_.contains(short_of(object)) != (object.missing > 0))
+    return broken("list of what is missing: " + generation);
   return {};
 }
 

@@ -21,7 +21,8 @@ void Catalog::begin_repairs() {
 }
 
 bool Catalog::is_avoided(const Object& object, const Node& node) {
-  return object.further != nullptr && std::ranges::contains(object.further->avoid, node.id);
+  if (object.further == nullptr) return false;
+  return std::ranges::find(object.further->avoid, node.id) != object.further->avoid.end();
 }
 
 void Catalog::begin_repair(Object& object) {

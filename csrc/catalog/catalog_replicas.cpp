@@ -131,7 +131,8 @@ void Catalog::end_retiring(const Retiring& retiring) {
 
 void Catalog::recount(Object& object) {
   const size_t staying = staying_count(object);
-  const auto missing = static_cast<uint8_t>(object.committed() && staying < object.wanted ? object.wanted - staying : 0);
+  const auto missing =
+      static_cast<uint8_t>(object.committed() && staying < object.wanted ? object.wanted - staying : 0);
   if (missing == object.missing) return;
   missing_ += missing;
   missing_ -= object.missing;

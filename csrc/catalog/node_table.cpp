@@ -77,7 +77,8 @@ uint64_t NodeTable::largest_segment(bool ready_only, const Placement& placement)
   uint64_t largest = 0;
   for (auto& [id, node] : map_) {
     if (avoided(node, placement)) continue;
-    if (!ready_only || (node.state == NodeState::kReady && !node.draining)) largest = std::max(largest, node.capacity_bytes);
+    if (!ready_only || (node.state == NodeState::kReady && !node.draining))
+      largest = std::max(largest, node.capacity_bytes);
   }
   return largest;
 }

@@ -252,14 +252,20 @@ BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys
   });
 }
 
+// `ranges`: (offset, length) in the object per key; none: whole objects.
 BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys,
                 const std::vector<std::vector<Range>>& parts, bool registered, std::optional<double> timeout,
-                std::string trace) {
+                std::string trace, const std::vector<Range>& ranges) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
+  if (!ranges.empty() && ranges.size() != keys.size())
+    raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(ranges.size()) + " ranges"});
   std::vector<store::GetItem> items;
-  for (size_t i = 0; i < keys.size(); ++i) items.push_back({keys[i], to_parts(parts[i])});
+  for (size_t i = 0; i < keys.size(); ++i) {
+    items.push_back({keys[i], to_parts(parts[i])});
+    if (!ranges.empty()) items.back().range = store::ObjectRange{ranges[i].first, ranges[i].second};
+  }
   return start_batch(client, timeout, std::move(trace), [&](store::Member& member, store::OperationOptions options) {
     return member.client().get(std::move(items), std::move(options));
   });
@@ -309,6 +315,7 @@ py::dict counters(const ClientHandle& client) {
   out["gets"] = c.gets;
   out["views"] = c.views;
   out["get_bytes"] = c.get_bytes;
+  out["range_gets"] = c.range_gets;
   out["gets_missed"] = c.gets_missed;
   out["located_from_cache"] = c.located_from_cache;
   out["proofs_failed"] = c.proofs_failed;
@@ -413,7 +420,7 @@ void bind_client(py::module_& m) {
            py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
            py::arg("retained") = Retained{}, py::arg("placement") = Placed{1, {}, {}})
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
-           py::arg("timeout") = py::none(), py::arg("trace") = "")
+           py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("ranges") = std::vector<Range>{})
       .def(
           "list",
           [](const ClientHandle& h, const std::string& prefix, const std::string& after, uint32_t limit) {

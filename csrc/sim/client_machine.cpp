@@ -122,6 +122,7 @@ void ClientMachine::get(const Request& request) {
     operation->reset();
   };
   std::vector<store::GetItem> items{{request.key, parts_of(*slot, Slots::kSlotBytes)}};
+  if (request.length > 0) items[0].range = store::ObjectRange{0, request.length};
   *operation = client_->get(std::move(items), std::move(options));
 }
 

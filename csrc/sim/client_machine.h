@@ -18,7 +18,7 @@ struct Request {
   Kind kind = Kind::kGet;
   std::string key;        // kList: the prefix
   uint64_t value = 0;     // puts: the number of the contents, see sim/values.h
-  uint64_t length = 0;    // puts: kValueBytesMin up to Slots::kSlotBytes
+  uint64_t length = 0;    // puts: kValueBytesMin up to Slots::kSlotBytes; gets: so many first bytes, 0: all
   bool in_memory = true;  // puts: from registered memory; else the client keeps a copy
   size_t replicas = 1;    // puts
 };

@@ -7,7 +7,7 @@
 namespace moontide::sim {
 
 void fill_value(MutableBytes into, uint64_t number) {
-  SeededRandom random(number ^ (static_cast<uint64_t>(into.size()) << 40));
+  SeededRandom random(number);
   random.fill(into);
   std::memcpy(into.data(), &number, sizeof number);
 }

@@ -1,5 +1,5 @@
 // The contents that simulated clients put: every byte follows from the number of the put, so that a reader can tell
-// whose bytes it was given, and whether all of them are.
+// whose bytes it was given, and whether all of them are. The first bytes of contents are those of shorter ones.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,9 @@
 //
 // put: PutStart at the master → each node pulls its objects from this process → PutEnd at the master. Of several
 // replicas one that landed is enough; a node that fails costs its replica only. get: places (from the cache while their
-// lease lives, or from the master) → header and payload of the nearest in one transfer → proof. A failed proof leads to
-// the next place, after the last one the master is asked once more; when those fail too it is NOT_FOUND.
+// lease lives, or from the master) → header and payload of the nearest in one transfer → proof: the checksum of a whole
+// object; of a range, the header once more after the last byte. A failed proof leads to the next place, after the last
+// one the master is asked once more; when those fail too it is NOT_FOUND.
 //
 // Every operation has a deadline, one outcome and one quiet, and survives the loss of the master's connection or of the
 // master until then.
@@ -13,6 +14,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -38,9 +40,16 @@ struct PutItem {
   bool follows = false;  // a block of a prefix: worthless without the item before it, evicted before that
 };
 
+// Bytes of an object; what is past its end is cut off.
+struct ObjectRange {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
 struct GetItem {
   std::string key;
-  std::vector<Part> parts;  // together at least as long as the object; what is beyond it is left alone
+  std::vector<Part> parts;             // together at least as long as what is read; what is beyond it is left alone
+  std::optional<ObjectRange> range{};  // nothing: the whole object
 };
 
 // What a put waits for. kSync: afterwards every client sees the object. kAsync: the bytes are placed and this client
@@ -49,7 +58,7 @@ enum class Commit : uint8_t { kSync, kAsync };
 
 struct ClientCounters {
   uint64_t puts = 0, put_bytes = 0, puts_failed = 0, puts_inline = 0;
-  uint64_t gets = 0, get_bytes = 0, gets_missed = 0;
+  uint64_t gets = 0, get_bytes = 0, gets_missed = 0, range_gets = 0;
   uint64_t views = 0;
   uint64_t located_from_cache = 0, proofs_failed = 0;
 };
@@ -71,7 +80,8 @@ class Client {
   // `placement` is that of all items.
   OperationRef put(std::vector<PutItem> items, Commit commit, OperationOptions options,
                    catalog::Placement placement = {});
-  // Per item: the object's length, or NOT_FOUND, INVALID (the parts are too short: says both), UNAVAILABLE, TIMED_OUT.
+  // Per item: the bytes that were read, or NOT_FOUND, INVALID (the parts are too short, a range begins past the end:
+  // says both), UNAVAILABLE, TIMED_OUT.
   OperationRef get(std::vector<GetItem> items, OperationOptions options);
 
   // Views of objects in place. Per key NOT_FOUND, UNAVAILABLE, TIMED_OUT as in a get; UNSUPPORTED (it lies where this

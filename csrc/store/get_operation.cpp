@@ -1,6 +1,7 @@
 #include "store/get_operation.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace moontide::store {
 
@@ -88,17 +89,36 @@ void GetOperation::located(const std::vector<size_t>& indices, const Result<wire
 
 // ---- read
 
+Result<uint64_t> GetOperation::coverage(const Item& item) {
+  const uint64_t length = item.location.length;
+  uint64_t covered = length;
+  if (const auto& range = item.wanted.range) {
+    if (range->offset > length) {
+      return fail(Code::kInvalid, "the range begins at " + std::to_string(range->offset) + ", the object has " +
+                                      std::to_string(length) + " bytes");
+    }
+    covered = std::min(range->length, length - range->offset);
+  }
+  if (covered <= item.room) return covered;
+  return fail(Code::kInvalid, std::string(item.wanted.range ? "the range" : "the object") + " has " +
+                                  std::to_string(covered) + " bytes, the memory for it " + std::to_string(item.room));
+}
+
 void GetOperation::read_by_node(const std::vector<size_t>& indices) {
   std::map<InstanceId, std::vector<size_t>> by_node;
+  std::vector<size_t> to_locate;
   for (size_t i : indices) {
     Item& item = items_[i];
-    if (item.location.length > item.room) {
-      settle(i, fail(Code::kInvalid, "the object has " + std::to_string(item.location.length) +
-                                         " bytes, the memory for it " + std::to_string(item.room)));
-    } else {
+    if (auto covered = coverage(item)) {
+      item.covered = *covered;
       by_node[item.location.node].push_back(i);
+    } else if (item.wanted.range && item.from_cache && client_->commits_.find(item.wanted.key) == nullptr) {
+      to_locate.push_back(i);  // nothing has proven yet that this is the object that the key has now
+    } else {
+      settle(i, std::unexpected(covered.error()));
     }
   }
+  locate(to_locate);
   for (auto& [node, group] : by_node) {
     for (size_t from = 0; from < group.size(); from += wire::kStoreItemsMax) {
       size_t to = std::min(group.size(), from + wire::kStoreItemsMax);
@@ -128,6 +148,7 @@ void GetOperation::read_from(const engine::LinkRef& link, const std::vector<size
   batch->headers = client_->headers_;
   batch->checksums = client_->checksums_;
   if (handle == 0) return proofs_failed(indices);  // another process answers at that address now
+  batch->handle = handle;
   for (size_t i : indices) {
     if (open(i)) add_records(*batch, i, handle);
   }
@@ -152,11 +173,13 @@ void GetOperation::add_records(Batch& batch, size_t index, uint64_t handle) {
                              .length = length});
   };
   add(reinterpret_cast<uint64_t>(item.header), item.location.offset, sizeof(EntryHeader));
+  const uint64_t first =
+      item.location.offset + sizeof(EntryHeader) + (item.wanted.range ? item.wanted.range->offset : 0);
   uint64_t done = 0;
   for (const Part& part : item.wanted.parts) {
-    uint64_t now = std::min(part.length, item.location.length - done);
+    uint64_t now = std::min(part.length, item.covered - done);
     if (now == 0) break;
-    add(part.address, item.location.offset + sizeof(EntryHeader) + done, now);
+    add(part.address, first + done, now);
     done += now;
   }
   item.records = batch.records.size() - item.first_record;
@@ -187,28 +210,32 @@ void GetOperation::submit(const BatchRef& batch) {
 
 // ---- proof
 
-bool GetOperation::header_is_right(const Item& item) const {
+bool GetOperation::header_is_right(const Item& item, const std::byte* at) {
   EntryHeader header;
-  std::memcpy(&header, item.header, sizeof header);
+  std::memcpy(&header, at, sizeof header);
   return header_matches(header, item.location.generation, item.wanted.key, item.location.length);
 }
 
 void GetOperation::check(const BatchRef& batch) {
   if (std::exchange(batch->checked, true)) return;
   batch->proofs_left = 1;
+  std::vector<size_t> ranges;
   if (!done()) {
     for (size_t n = 0; n < batch->indices.size(); ++n) {
       const Item& item = items_[batch->indices[n]];
       bool arrived = true;
       for (size_t r = 0; r < item.records; ++r)
         arrived = arrived && batch->transfer->results()[item.first_record + r] == Code::kOk;
-      if (arrived && header_is_right(item)) {
+      if (!arrived || !header_is_right(item, item.header)) {
+        batch->failed[n] = true;
+      } else if (read_whole(item)) {
         prove_payload(batch, n);
       } else {
-        batch->failed[n] = true;
+        ranges.push_back(n);
       }
     }
   }
+  if (!ranges.empty()) read_headers_again(batch, ranges);
   --batch->proofs_left;
   after_batch(batch);
 }
@@ -217,7 +244,7 @@ void GetOperation::prove_payload(const BatchRef& batch, size_t position) {
   size_t index = batch->indices[position];
   Item& item = items_[index];
   std::vector<ByteView> spans;
-  uint64_t left = item.location.length;
+  uint64_t left = item.covered;
   for (const Part& part : item.wanted.parts) {
     uint64_t now = std::min(part.length, left);
     if (now == 0) break;
@@ -231,15 +258,92 @@ void GetOperation::prove_payload(const BatchRef& batch, size_t position) {
     std::memcpy(&header, item.header, sizeof header);
     if (crc != header.payload_crc) {
       batch->failed[position] = true;
-    } else if (self->open(index)) {
-      ++self->client_->counters_.gets;
-      self->client_->counters_.get_bytes += item.location.length;
-      if (item.from_cache) self->client_->touched(item.wanted.key);
-      self->settle(index, item.location.length);
+    } else {
+      self->proven(index);
     }
     --batch->proofs_left;
     self->after_batch(batch);
   });
+}
+
+void GetOperation::proven(size_t index) {
+  if (!open(index)) return;
+  const Item& item = items_[index];
+  ++client_->counters_.gets;
+  if (item.wanted.range) ++client_->counters_.range_gets;
+  client_->counters_.get_bytes += item.covered;
+  if (item.from_cache) client_->touched(item.wanted.key);
+  settle(index, item.covered);
+}
+
+void GetOperation::Recheck::give_back() {
+  if (!checked || !quiet) return;
+  for (std::byte* slot : std::exchange(slots, {})) headers->give(slot);
+}
+
+void GetOperation::read_headers_again(const BatchRef& batch, const std::vector<size_t>& positions) {
+  auto recheck = std::make_shared<Recheck>();
+  recheck->headers = batch->headers;
+  std::vector<engine::Record> records;
+  for (size_t position : positions) {
+    const size_t index = batch->indices[position];
+    auto slot = recheck->headers->take();
+    if (!slot) {
+      settle(index, std::unexpected(slot.error()));
+      continue;
+    }
+    std::memset(*slot, 0, sizeof(EntryHeader));
+    recheck->positions.push_back(position);
+    recheck->slots.push_back(*slot);
+    records.push_back({.op = static_cast<uint32_t>(transport::Op::kRead),
+                       .flags = 0,
+                       .local = reinterpret_cast<uint64_t>(*slot),
+                       .handle = batch->handle,
+                       .offset = items_[index].location.offset,
+                       .length = sizeof(EntryHeader)});
+  }
+  if (records.empty()) return;
+  ++batch->proofs_left;
+  hold();
+  auto over = [self = self(), batch, recheck] {
+    if (recheck->transfer) self->check_again(batch, recheck);  // without: inside submit(), which goes on below
+  };
+  auto quiet = [self = self(), recheck] {
+    recheck->quiet = true;
+    recheck->give_back();
+    self->release();
+  };
+  // Payload that this thread copied was loaded before the word is.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  auto transfer =
+      client_->engine_.submit(records, {.done = std::move(over), .quiet = std::move(quiet), .trace = trace()});
+  if (transfer) {
+    recheck->transfer = std::move(*transfer);
+    if (recheck->transfer->done()) check_again(batch, recheck);
+    return;
+  }
+  for (size_t position : recheck->positions) settle(batch->indices[position], std::unexpected(transfer.error()));
+  recheck->checked = recheck->quiet = true;
+  recheck->give_back();
+  --batch->proofs_left;
+  release();
+}
+
+void GetOperation::check_again(const BatchRef& batch, const RecheckRef& recheck) {
+  if (std::exchange(recheck->checked, true)) return;
+  for (size_t n = 0; n < recheck->positions.size(); ++n) {
+    const size_t position = recheck->positions[n];
+    const size_t index = batch->indices[position];
+    if (recheck->transfer->results()[n] == Code::kOk && header_is_right(items_[index], recheck->slots[n])) {
+      proven(index);
+    } else {
+      batch->failed[position] = true;
+    }
+  }
+  recheck->transfer.reset();
+  recheck->give_back();
+  --batch->proofs_left;
+  after_batch(batch);
 }
 
 // Once the outcome is checked and nothing writes any more: what failed may use the same memory again.

@@ -15,6 +15,7 @@ class GetOperation final : public Operation {
   struct Item {
     GetItem wanted;
     uint64_t room = 0;
+    uint64_t covered = 0;  // bytes that are read: of the located object
     std::vector<memory::RegionRef> regions;
     Location location;
     bool from_cache = false;
@@ -32,12 +33,24 @@ class GetOperation final : public Operation {
     std::vector<size_t> indices;
     std::vector<engine::Record> records;
     std::vector<bool> failed;  // by position in `indices`: its proof failed
+    uint64_t handle = 0;       // of the node's memory
     size_t proofs_left = 0;
     engine::TransferRef transfer;
     bool checked = false;
     bool quiet = false;
   };
   using BatchRef = std::shared_ptr<Batch>;
+  // The headers of a batch's ranges, read once more: see read_headers_again().
+  struct Recheck {
+    std::shared_ptr<HeaderSlots> headers;
+    std::vector<size_t> positions;  // in the batch
+    std::vector<std::byte*> slots;
+    engine::TransferRef transfer;
+    bool checked = false;
+    bool quiet = false;
+    void give_back();  // once checked and quiet
+  };
+  using RecheckRef = std::shared_ptr<Recheck>;
 
   Result<> prepare(Item& item);
   void locate(const std::vector<size_t>& indices);
@@ -48,8 +61,16 @@ class GetOperation final : public Operation {
   void add_records(Batch& batch, size_t index, uint64_t handle);
   void submit(const BatchRef& batch);
   void check(const BatchRef& batch);
-  bool header_is_right(const Item& item) const;
+  // What an item reads of the object that was located. INVALID: it does not fit the range or the memory.
+  static Result<uint64_t> coverage(const Item& item);
+  bool read_whole(const Item& item) const { return item.covered == item.location.length; }
+  static bool header_is_right(const Item& item, const std::byte* header);
   void prove_payload(const BatchRef& batch, size_t position);
+  // The proof of a range, to which no checksum belongs: its entry is still there after the last byte has arrived. A
+  // node clears the generation word before the bytes may change.
+  void read_headers_again(const BatchRef& batch, const std::vector<size_t>& positions);
+  void check_again(const BatchRef& batch, const RecheckRef& recheck);
+  void proven(size_t index);
   void after_batch(const BatchRef& batch);
   // The next place of each, or the master once more, or a miss.
   void proofs_failed(const std::vector<size_t>& indices);

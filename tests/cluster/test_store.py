@@ -65,6 +65,77 @@ def test_replicas_lie_on_different_nodes_and_where_they_are_wanted(pool: Pool) -
         store.remove_many(["three", "own", "away", "many", "tree"])
 
 
+def test_parts_of_an_object_are_slices_of_its_bytes(store: moontide.Store) -> None:
+    size = 700_001
+    value = content("value", 0, size)
+    store.put("value", value)
+    store.put("empty", b"")
+    random = np.random.default_rng(7)
+    offsets = [0, 1, 63, 64, 65, 262_143, 262_144, size - 1, size, *random.integers(0, size, 40).tolist()]
+    lengths = [0, 1, 64, 4096, 262_144, size, size + 1, 1 << 62, *random.integers(0, size, 40).tolist()]
+    parts = [("value", offset, length) for offset, length in zip(offsets, lengths, strict=False)]
+    parts += [("value", 0, length) for length in lengths] + [("empty", 0, 10)]
+    expected = [value[offset : offset + length] for _, offset, length in parts[:-1]] + [b""]
+    assert store.get_range_many(parts) == expected
+    assert [store.get_range(*part) for part in parts[:10]] == expected[:10]
+    assert store.get_range_many([]) == []
+    target = np.zeros(1000, dtype=np.uint32)
+    assert store.get_into("value", target, offset=4321) == target.nbytes
+    assert target.tobytes() == value[4321 : 4321 + target.nbytes]
+    assert store.get_into("value", target, offset=size - 10) == 10
+    assert store.get_into("value", target, length=8) == 8
+    assert target.tobytes()[:10] == value[:8] + value[size - 2 :]
+    assert store.counters()["range_gets"] > 50
+
+
+def test_parts_that_are_not_there_say_so(store: moontide.Store) -> None:
+    store.put("value", b"0123456789")
+    with pytest.raises(errors.Invalid, match=r"11.* 10 bytes"):
+        store.get_range("value", 11, 1)
+    with pytest.raises(errors.Invalid, match=r"11.* 10 bytes"):
+        store.get_into("value", bytearray(4), offset=11)
+    with pytest.raises(errors.TooLarge, match=r"5.* 4 bytes"):
+        store.get_into("value", bytearray(4), offset=1, length=5)
+    with pytest.raises(errors.NotFound):
+        store.get_range("none", 0, 1)
+    for bad in ((-1, 1), (0, -1), (1 << 64, 1), (0.5, 1)):
+        with pytest.raises(errors.Invalid, match="whole number"):
+            store.get_range("value", *bad)  # type: ignore[arg-type]
+    found = store.get_range_many([("value", 2, 3), ("none", 0, 1), ("value", 99, 1), ("", 0, 1), ("value", 8, 9)])
+    assert [type(item).__name__ if isinstance(item, Exception) else item for item in found] == [
+        b"234",
+        "NotFound",
+        "Invalid",
+        "Invalid",
+        b"89",
+    ]
+
+
+def test_parts_are_of_one_put_while_the_object_is_put_anew(store: moontide.Store) -> None:
+    size, stop = 200_000, threading.Event()
+
+    def put_anew() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn = turn % 250 + 1
+            store.put("value", bytes([turn]) * (size + turn))
+            store.remove("value")
+
+    writer = threading.Thread(target=put_anew)
+    writer.start()
+    try:
+        found = 0
+        while found < 100:
+            part = store.get_range_many([("value", 1000, size)])[0]
+            if isinstance(part, bytes):
+                found += 1
+                assert part == part[:1] * (size - 1000 + part[0]), "bytes of several puts, or another length"
+    finally:
+        stop.set()
+        writer.join()
+    store.remove_many(["value"])
+
+
 def test_keys(store: moontide.Store) -> None:
     keys: list[str | bytes] = ["a/b", "a_b", b"\x00\xff", "ключ", "k" * 1024, "a", "aa"]
     for number, key in enumerate(keys):
@@ -292,6 +363,12 @@ def test_await_is_the_same_store(pool: Pool) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await late
             assert await store.get("async") == content("async", 0, 100_000)
+            assert await store.get_range("async", 10, 20) == content("async", 0, 100_000)[10:30]
+            parts = await store.get_range_many([("async", 99_990, 100), ("no", 0, 1)])
+            assert parts[0] == content("async", 0, 100_000)[-10:] and isinstance(parts[1], errors.NotFound)
+            buffer = bytearray(5)
+            assert await store.get_into("async", buffer, offset=7) == 5
+            assert buffer == content("async", 0, 100_000)[7:12]
             await store.keep("async", pin="soft", ttl=60)
             await store.remove("async")
             await store.put_tensors("tensors", [np.arange(5)])

@@ -25,6 +25,7 @@ class Call:
     code: str = ""  # empty: no outcome
     listed: list[str] = field(default_factory=list)
     replicas: int = 1  # of a put: wanted
+    first: int = 0  # of a get: it asked for so many first bytes; 0: all
     process: int = 0  # of the client: how often it had been restarted
     # A clock that a lease depends on ran wrong: the object may have been superseded meanwhile (never its bytes).
     lease_in_doubt: bool = False

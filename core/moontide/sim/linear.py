@@ -149,12 +149,14 @@ def check_key(key: str, calls: Sequence[Call], calm: bool) -> str:
 
 
 def check_bytes(calls: Sequence[Call]) -> list[str]:
-    """Gets that returned something else than the whole contents of one put of their key."""
+    """Gets that returned something else than what they asked for of the contents of one put of their key."""
     put = {(call.key, call.value): call.length for call in calls if call.is_put}
     return [
         f"a get returned bytes of no put of its key: {call.text()}"
         for call in calls
-        if call.kind == "get" and call.ok and put.get((call.key, call.value)) != call.length
+        if call.kind == "get"
+        and call.ok
+        and call.length != min(put.get((call.key, call.value), -1), call.first or FOREVER)
     ]
 
 

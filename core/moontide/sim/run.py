@@ -127,8 +127,11 @@ class Run:
             # A large value may find no extent that is long enough in a pool full of small ones: no proof of life.
             call.length = 1000 if key.startswith("alive") else self._random.choice(self._lengths)
             call.replicas = self._random.choice([1, 1, 2, 3])
+        elif kind == "get" and number % 3 == 0:
+            call.first = VALUE_BYTES_MIN + number * 7919 % self._lengths[-1]
         in_memory = self._random.random() < 0.7
-        started = self._cluster.start(client, number, kind, key, call.value, call.length, in_memory, call.replicas)
+        length = call.length or call.first
+        started = self._cluster.start(client, number, kind, key, call.value, length, in_memory, call.replicas)
         if not started:
             return None
         self.report.calls.append(call)

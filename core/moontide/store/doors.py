@@ -101,12 +101,28 @@ class Store(StoreBase):
         """The object's bytes, exactly as they were put. NotFound: a miss."""
         return run_blocking(self._procedures.get(key, trace_text(trace)))
 
-    def get_into(self, key: Key, buffer: object) -> int:
+    def get_into(self, key: Key, buffer: object, *, offset: int | None = None, length: int | None = None) -> int:
         """Reads the object into a writable buffer and returns its length in bytes.
 
-        NotFound; TooLarge: the buffer is smaller; Invalid: it is read-only or not contiguous.
+        With `offset` or `length` only a part, as `get_range`: from the offset (0) on, at most so many bytes (as the
+        buffer has); returns how many were read. NotFound; TooLarge: the buffer is smaller; Invalid: it is read-only
+        or not contiguous, or the offset is past the object's end.
         """
-        return run_blocking(self._procedures.get_into(key, buffer))
+        return run_blocking(self._procedures.get_into(key, buffer, offset, length))
+
+    def get_range(self, key: Key, offset: int, length: int, *, trace: Trace = "") -> bytes:
+        """The object's bytes from `offset` on: `length` of them, fewer where it ends before; none at its very end.
+
+        They are all of one put. Unlike a whole object's, their checksum is not compared (see docs/design/pool.md).
+        NotFound: a miss. Invalid: the offset is past the object's end (says both).
+        """
+        return run_blocking(self._procedures.get_range(key, offset, length, trace_text(trace)))
+
+    def get_range_many(
+        self, parts: Sequence[tuple[Key, int, int]], *, trace: Trace = ""
+    ) -> list[bytes | MoontideError]:
+        """Reads several (key, offset, length); bytes or the error of `get_range` per item, in order."""
+        return run_blocking(self._procedures.get_range_many(parts, trace_text(trace)))
 
     def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """Reads several; bytes or the error of `get` per key, in order."""
@@ -287,9 +303,19 @@ class AsyncStore(StoreBase):
         """See `Store.get`."""
         return await self._run(self._procedures.get(key, trace_text(trace)))
 
-    async def get_into(self, key: Key, buffer: object) -> int:
+    async def get_into(self, key: Key, buffer: object, *, offset: int | None = None, length: int | None = None) -> int:
         """See `Store.get_into`."""
-        return await self._run(self._procedures.get_into(key, buffer))
+        return await self._run(self._procedures.get_into(key, buffer, offset, length))
+
+    async def get_range(self, key: Key, offset: int, length: int, *, trace: Trace = "") -> bytes:
+        """See `Store.get_range`."""
+        return await self._run(self._procedures.get_range(key, offset, length, trace_text(trace)))
+
+    async def get_range_many(
+        self, parts: Sequence[tuple[Key, int, int]], *, trace: Trace = ""
+    ) -> list[bytes | MoontideError]:
+        """See `Store.get_range_many`."""
+        return await self._run(self._procedures.get_range_many(parts, trace_text(trace)))
 
     async def get_many(self, keys: Sequence[Key], *, trace: Trace = "") -> list[bytes | MoontideError]:
         """See `Store.get_many`."""

@@ -13,6 +13,7 @@ from moontide import _core
 from moontide._waiting import completion
 from moontide.engine import Operation, _memory_range
 from moontide.errors import Invalid, MoontideError, NoSpace, NotFound, TooLarge, Unsupported
+from moontide.store.ranges import PartOf, get_into_range, get_ranges, object_range
 from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
 from moontide.store.views import View
 
@@ -249,7 +250,25 @@ class Procedures:
             results[index] = result if isinstance(result, MoontideError) else None
         return results
 
-    async def get_into(self, key: Key, buffer: object) -> int:
+    async def read(
+        self,
+        keys: list[bytes],
+        places: list[tuple[int, int]],
+        ranges: list[tuple[int, int]],
+        memory: object,
+        trace: str,
+    ) -> list[int | MoontideError]:
+        """Ranges (offset, length) of objects into places of `memory`; per key the bytes read."""
+        batch = self._client.get(keys, [_as_parts(place) for place in places], trace=trace, ranges=ranges)
+        return await self._finish(batch, memory)
+
+    async def lengths(self, keys: list[bytes]) -> list[int | MoontideError]:
+        found: list[int | MoontideError] = await _Wait(self._client.stat(keys))
+        return found
+
+    async def get_into(self, key: Key, buffer: object, offset: int | None = None, length: int | None = None) -> int:
+        if offset is not None or length is not None:
+            return await get_into_range(self, encode_key(key), buffer, offset, length)
         address, room, keep = _memory_range(buffer, writable=True)
         batch = self._client.get([encode_key(key)], [_as_parts((address, room))])
         result = (await self._finish(batch, keep))[0]
@@ -257,8 +276,8 @@ class Procedures:
             raise TooLarge(result.message)
         if isinstance(result, MoontideError):
             raise result
-        length: int = result
-        return length
+        read: int = result
+        return read
 
     async def get(self, key: Key, trace: str = "") -> bytes:
         return bytes(await self.get_buffer(key, trace))
@@ -266,6 +285,17 @@ class Procedures:
     async def get_many(self, keys: Sequence[Key], trace: str = "") -> list[bytes | MoontideError]:
         found = await self.get_buffers(keys, trace)
         return [bytes(item) if isinstance(item, bytearray) else item for item in found]
+
+    async def get_range_many(
+        self, parts: Sequence[tuple[Key, int, int]], trace: str = ""
+    ) -> list[bytes | MoontideError]:
+        return await get_ranges(self, [_part_of(*part) for part in parts], trace)
+
+    async def get_range(self, key: Key, offset: int, length: int, trace: str = "") -> bytes:
+        found = (await self.get_range_many([(key, offset, length)], trace))[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
 
     async def get_buffer(self, key: Key, trace: str = "") -> bytearray:
         """As `get`, without the last copy."""
@@ -419,6 +449,13 @@ def _readable(value: object) -> object:
     if isinstance(value, str):
         raise Invalid("a value is bytes or another contiguous buffer; encode the text")
     return value
+
+
+def _part_of(key: Key, offset: int, length: int) -> PartOf | MoontideError:
+    try:
+        return PartOf(encode_key(key), *object_range(offset, length))
+    except MoontideError as error:
+        return error
 
 
 def _as_parts(place: tuple[int, int]) -> list[tuple[int, int]]:
