@@ -84,20 +84,12 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     case wire::kKeep: {
       wire::Keep message;
       if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
-      wire::Codes reply{catalog_.keep(message.keys, from_wire(message.kept), reactor_.now_ns())};
-      while (send_orders()) {  // before the answer, as for a put
-      }
-      return responder.reply(reply);
+      return keep(message, responder);
     }
     case wire::kDrain: {
       wire::Drain message;
-      if (!read(request, responder, message)) return;
-      wire::Drained reply{.code = catalog_.drain(message.node, message.on)};
-      if (const catalog::Node* node = catalog_.node(message.node)) {
-        reply.objects = node->objects.size();
-        reply.bytes = node->committed_bytes + node->unfinished_bytes;
-      }
-      return responder.reply(reply);
+      if (read(request, responder, message)) drain(message, responder);
+      return;
     }
     case wire::kList: {
       wire::ListRequest message;
@@ -107,6 +99,22 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     default:
       responder.refuse({Code::kUnsupported, "unknown request " + std::to_string(request.type)});
   }
+}
+
+void Master::keep(const wire::Keep& message, rpc::Responder& responder) {
+  wire::Codes reply{catalog_.keep(message.keys, from_wire(message.kept), reactor_.now_ns())};
+  while (send_orders()) {  // before the answer, as for a put
+  }
+  responder.reply(reply);
+}
+
+void Master::drain(const wire::Drain& message, rpc::Responder& responder) {
+  wire::Drained reply{.code = catalog_.drain(message.node, message.on)};
+  if (const catalog::Node* node = catalog_.node(message.node)) {
+    reply.objects = node->objects.size();
+    reply.bytes = node->committed_bytes + node->unfinished_bytes;
+  }
+  responder.reply(reply);
 }
 
 void Master::client_hello(Session& session, const wire::ClientHello& hello, rpc::Responder& responder) {
