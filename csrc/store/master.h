@@ -86,6 +86,7 @@ class Master {
   void put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder);
   void locate(const Session& session, const wire::Keys& message, rpc::Responder& responder);
   void list(const wire::ListRequest& message, rpc::Responder& responder);
+  void put_revoke(const Session& session, wire::PutRevoke message, rpc::Responder& responder);
   void keep(const wire::Keep& message, rpc::Responder& responder);
   void drain(const wire::Drain& message, rpc::Responder& responder);
   // Answers now or when every key whose code is in `wait_for` is settled.

@@ -55,11 +55,9 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     }
     case wire::kPutRevoke: {
       wire::PutRevoke message;
-      if (!read(request, responder, message) || !few_enough(message.items.size(), responder)) return;
-      std::vector<catalog::PutRef> puts;
-      for (wire::PutRevokeItem& item : message.items) puts.push_back({std::move(item.key), item.generation});
-      responder.reply(wire::Codes{catalog_.put_revoke(session.client, puts)});
-      return send_orders_soon();
+      if (read(request, responder, message) && few_enough(message.items.size(), responder))
+        put_revoke(session, std::move(message), responder);
+      return;
     }
     case wire::kLocate: {
       wire::Keys message;
@@ -99,6 +97,13 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     default:
       responder.refuse({Code::kUnsupported, "unknown request " + std::to_string(request.type)});
   }
+}
+
+void Master::put_revoke(const Session& session, wire::PutRevoke message, rpc::Responder& responder) {
+  std::vector<catalog::PutRef> puts;
+  for (wire::PutRevokeItem& item : message.items) puts.push_back({std::move(item.key), item.generation});
+  responder.reply(wire::Codes{catalog_.put_revoke(session.client, puts)});
+  send_orders_soon();
 }
 
 void Master::keep(const wire::Keep& message, rpc::Responder& responder) {
