@@ -124,8 +124,11 @@ void ViewRequest::pin(const engine::LinkRef& link, const std::vector<size_t>& in
 
 void ViewRequest::pinned(const std::vector<size_t>& indices, const std::shared_ptr<const std::byte>& memory,
                          uint64_t size, Result<std::vector<Result<Viewing::Pinned>>> pins) {
-  if (!pins && pins.error().code == Code::kOverloaded)
+  // A node of an older protocol knows no views, a crowded one gives none: neither says that the object is not there.
+  if (!pins && pins.error().code == Code::kUnsupported) return settle_all(indices, pins.error());
+  if (!pins && pins.error().code == Code::kOverloaded) {
     return settle_all(indices, {Code::kNoSpace, pins.error().message});
+  }
   if (!pins) return elsewhere(indices);
   std::vector<size_t> failed;
   for (size_t n = 0; n < indices.size(); ++n) {

@@ -197,3 +197,17 @@ TEST_CASE("views: bad requests of a peer are refused and change nothing") {
   CHECK(alone.storage().views().viewers() > before);
   alone.close(*view[0]);
 }
+
+TEST_CASE("views: a node that knows none, or is crowded, does not make an object a miss") {
+  Alone alone;
+  REQUIRE(alone.put("a", pattern(5000, 3)) == Code::kOk);
+  auto refusing = [&](Code code) {
+    alone.engine->serve(wire::kViewOpen,
+                        [code](const engine::LinkRef&, const rpc::Incoming&, rpc::Responder responder) {
+                          responder.refuse({code, "no views here"});
+                        });
+    return alone.view({"a"})[0].error().code;
+  };
+  CHECK(refusing(Code::kUnsupported) == Code::kUnsupported);
+  CHECK(refusing(Code::kOverloaded) == Code::kNoSpace);
+}

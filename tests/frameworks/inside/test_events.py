@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 
 import msgspec
+import zmq
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch, ZmqEventPublisher
 
 from moontide.events import EventIndex
@@ -49,19 +53,44 @@ def test_the_pool_s_messages_are_those_of_vllm() -> None:
     assert isinstance(cleared, Cleared)
 
 
+@contextlib.contextmanager
+def relay() -> Iterator[tuple[int, int]]:
+    """Ports for who publishes and for who subscribes: vLLM's publisher connects where no wildcard is named."""
+    context = zmq.Context()
+    publishers, subscribers = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
+    ports = tuple(socket.bind_to_random_port("tcp://127.0.0.1") for socket in (publishers, subscribers))
+
+    def run() -> None:
+        with publishers, subscribers, contextlib.suppress(zmq.ContextTerminated):
+            publishers.linger = subscribers.linger = 0
+            zmq.proxy(publishers, subscribers)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield ports[0], ports[1]
+    context.term()
+    thread.join()
+
+
 def test_the_index_speaks_to_vllm_s_publisher() -> None:
     """Frames, numbers and replays are the same, so what reads one reads the other."""
-    stream, replay = free_port(), free_port()
-    publisher = ZmqEventPublisher(0, f"tcp://127.0.0.1:{stream}", f"tcp://127.0.0.1:{replay}", topic="kv")
-    try:
-        publisher.publish(KVEventBatch(ts=time.time(), events=[AllBlocksCleared()]))
-        publisher.publish(KVEventBatch(ts=time.time(), events=[BlockRemoved(block_hashes=[b"x"], medium="GPU")]))
-        with EventIndex(f"127.0.0.1:{stream}", f"127.0.0.1:{replay}", topic="kv") as index:
-            index.objects[b"x"] = 1
-            wait_for(lambda: index.poll(0.05) >= 0 and index.whole, what="the replay")
-            assert index.objects == {}
+    replay = free_port()
+    with relay() as (for_publishers, for_subscribers):
+        publisher = ZmqEventPublisher(0, f"tcp://127.0.0.1:{for_publishers}", f"tcp://127.0.0.1:{replay}", topic="kv")
+        try:
             publisher.publish(KVEventBatch(ts=time.time(), events=[AllBlocksCleared()]))
-            index.objects[b"y"] = 1
-            wait_for(lambda: index.poll(0.05) >= 0 and not index.objects, what="what is published")
-    finally:
-        publisher.shutdown()
+            publisher.publish(KVEventBatch(ts=time.time(), events=[BlockRemoved(block_hashes=[b"x"], medium="GPU")]))
+            with EventIndex(f"127.0.0.1:{for_subscribers}", f"127.0.0.1:{replay}", topic="kv") as index:
+                index.objects[b"x"] = 1
+                wait_for(lambda: index.poll(0.05) >= 0 and index.whole, what="the replay")
+                assert index.objects == {}
+                index.objects[b"y"] = 1
+
+                def cleared() -> bool:  # a subscriber that is not connected yet misses what is published
+                    publisher.publish(KVEventBatch(ts=time.time(), events=[AllBlocksCleared()]))
+                    index.poll(0.05)
+                    return not index.objects
+
+                wait_for(cleared, what="what is published")
+        finally:
+            publisher.shutdown()
