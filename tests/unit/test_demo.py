@@ -19,12 +19,13 @@ from demo.report import Report
 from support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-# A child with a child of its own, which ignores SIGTERM and says its number in the log.
+# A child with a child of its own, which ignores SIGTERM and says its number in the log: one write per line, since
+# both share the file and print() may write the end of the line on its own.
 STUBBORN = (
     "import os, signal, sys\n"
     "child = os.fork()\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "print(os.getpid(), flush=True)\n"
+    "os.write(1, b'%d\\n' % os.getpid())\n"
     "signal.pause()\n"
 )
 
