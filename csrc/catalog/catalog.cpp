@@ -323,19 +323,20 @@ bool Catalog::settled(std::string_view key) const { return !retiring_keys_.conta
 ListPage Catalog::list(std::string_view prefix, std::string_view start_after, size_t limit) const {
   ListPage page;
   size_t visits = 4 * limit;
-  auto it = start_after < prefix ? objects_.from(prefix) : objects_.after(start_after);
+  const KeyOrder& order = objects_.ordered();
+  auto it = start_after < prefix ? order.from(prefix) : order.after(start_after);
   std::string_view last;
-  for (; it != objects_.end() && std::string_view(it->first).starts_with(prefix); ++it) {
+  for (; it != order.end() && it->key().starts_with(prefix); ++it) {
     if (page.items.size() == limit || visits-- == 0) {
       page.resume_after = last;
       break;
     }
-    const Object& object = it->second;
-    last = object.key;
+    const Object& object = *it;
+    last = object.key();
     if (!visible(object)) continue;
     const auto replicas = object.replicas();
     const auto placed = std::ranges::find_if(replicas, [](const Replica* one) { return one->placed; });
-    page.items.push_back({it->first, object.length, object.generation, (*placed)->node->id});
+    page.items.push_back({std::string(last), object.length, object.generation, (*placed)->node->id});
   }
   return page;
 }

@@ -239,7 +239,7 @@ class Catalog {
   void evict(Node& node, const EvictionGoal& goal);
 
   Result<> check_node(const Node& node) const;
-  Result<> check_object(const std::string& key, const Object& object) const;
+  Result<> check_object(const Object& object) const;
 
   const Limits limits_;
   const MakePolicy make_policy_;
@@ -254,17 +254,17 @@ class Catalog {
   // With the key: nodes that lie may report one generation for several.
   using Deadline = std::tuple<int64_t, Generation, std::string_view>;
   static Deadline deadline_of(const Object& object) {
-    return {object.open->deadline_ns, object.generation, object.key};
+    return {object.open->deadline_ns, object.generation, object.key()};
   }
   std::map<Deadline, Object*> deadlines_;  // of the open puts
-  static Deadline expiry_of(const Object& object) { return {object.expires_ns, object.generation, object.key}; }
+  static Deadline expiry_of(const Object& object) { return {object.expires_ns, object.generation, object.key()}; }
   std::map<Deadline, Object*> expiries_;                  // of the committed objects that have a ttl
   std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only
   size_t retiring_count_ = 0;
   size_t replica_count_ = 0;
   // The committed objects that have fewer replicas than are wanted.
   using Short = std::pair<Generation, std::string_view>;
-  static Short short_of(const Object& object) { return {object.generation, object.key}; }
+  static Short short_of(const Object& object) { return {object.generation, object.key()}; }
   struct Lacking {
     Object* object;
     int64_t not_before_ns;  // of a repair

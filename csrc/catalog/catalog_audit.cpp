@@ -52,8 +52,11 @@ Result<> Catalog::check_invariants() const {
       }
     }
   }
-  for (auto& [key, object] : objects_) {
-    TRY_VOID(check_object(key, object));
+  std::string_view before;
+  for (const Object& object : objects_.ordered()) {
+    if (object.key() <= before) return broken("objects out of order");
+    before = object.key();
+    TRY_VOID(check_object(object));
     replicas += object.replicas().count;
     if (!object.committed()) ++open;
     if (object.expires_ns != kNever) ++timed;
@@ -78,9 +81,10 @@ Result<> Catalog::check_invariants() const {
   return {};
 }
 
-Result<> Catalog::check_object(const std::string& key, const Object& object) const {
+Result<> Catalog::check_object(const Object& object) const {
   const std::string generation = "generation " + object.generation.text();
-  if (object.key != key || object.key_hash() != hash64(as_bytes(key))) return broken("object under another key");
+  if (objects_.find(object.key()) != &object || object.key_hash() != hash64(as_bytes(object.key())))
+    return broken("object under another key");
   if (object.generation.term > term_) return broken(generation + " of a later term");
   if (!object.committed() && !deadlines_.contains(deadline_of(object))) return broken("deadline of " + generation);
   if (object.expires_ns != kNever && (!object.committed() || !expiries_.contains(expiry_of(object)))) {

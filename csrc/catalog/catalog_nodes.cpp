@@ -72,7 +72,7 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   if (node.retiring.contains(entry.generation)) return {};  // ordered again when the inventory is complete
   if (auto known = node.objects.find(entry.generation); known != node.objects.end()) {
     const Object& object = *known->second->object;
-    if (object.key != entry.key || object.length != entry.length) return refuse("key or length changed");
+    if (object.key() != entry.key || object.length != entry.length) return refuse("key or length changed");
     take_known(*known->second, entry);
     return {};
   }

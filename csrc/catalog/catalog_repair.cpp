@@ -59,7 +59,7 @@ void Catalog::order_repairs(Node& node, NodeOrder& order, size_t max_items) {
       give_up(*it->second);
       continue;
     }
-    order.repair.push_back({.key = std::string(object.key),
+    order.repair.push_back({.key = std::string(object.key()),
                             .generation = generation,
                             .length = object.length,
                             .crc = object.crc,

@@ -8,11 +8,11 @@ void EventLog::start(size_t max) {
 }
 
 void EventLog::stored(const Object& object) {
-  if (on()) note({EventKind::kStored, {}, std::string(object.key), object.length});
+  if (on()) note({EventKind::kStored, {}, std::string(object.key()), object.length});
 }
 
 void EventLog::removed(const Object& object, Ending why) {
-  if (on()) note({EventKind::kRemoved, why, std::string(object.key), object.length});
+  if (on()) note({EventKind::kRemoved, why, std::string(object.key()), object.length});
 }
 
 void EventLog::cleared() {
@@ -40,12 +40,13 @@ std::vector<Event> EventLog::take(size_t max, const ObjectTable& objects) {
   }
   if (!telling_ || taken.size() == max) return taken;
   // What was noted is out: the table as it is now comes next.
-  auto it = objects.after(told_);
-  for (size_t visits = 4 * max; it != objects.end() && taken.size() < max && visits > 0; ++it, --visits) {
-    told_ = it->first;
-    if (it->second.committed()) taken.push_back({EventKind::kStored, {}, it->first, it->second.length});
+  auto it = objects.ordered().after(told_);
+  const auto end = objects.ordered().end();
+  for (size_t visits = 4 * max; it != end && taken.size() < max && visits > 0; ++it, --visits) {
+    told_ = it->key();
+    if (it->committed()) taken.push_back({EventKind::kStored, {}, told_, it->length});
   }
-  telling_ = it != objects.end();
+  telling_ = it != end;
   return taken;
 }
 

@@ -37,7 +37,7 @@ Object* ObjectIndex::Table::find(std::string_view key, uint32_t tag) const {
   for (size_t i = 0; i < std::min(kProbesMax, slots); ++i) {
     const size_t at = (tag + i) & (slots - 1);
     if (tags[at] == kEmpty) return nullptr;
-    if (tags[at] == tag && objects[at]->key == key) return objects[at];
+    if (tags[at] == tag && objects[at]->key() == key) return objects[at];
   }
   return nullptr;
 }

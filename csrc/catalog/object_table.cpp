@@ -1,6 +1,7 @@
 #include "catalog/object_table.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/hash.h"
@@ -9,6 +10,22 @@
 namespace moontide::catalog {
 
 // ---- an object
+
+Object::Owner Object::make(std::string_view key) {
+  MT_CHECK(key.size() <= kMaxKeyBytes, std::to_string(key.size()) + " bytes");
+  void* memory = ::operator new(sizeof(Object) + key.size());
+  Owner object(new (memory) Object());
+  object->key_bytes = static_cast<uint16_t>(key.size());
+  std::ranges::copy(key, reinterpret_cast<char*>(object.get() + 1));
+  object->first.key_hash = hash64(as_bytes(key));
+  object->first.object = object.get();
+  return object;
+}
+
+void Object::Free::operator()(Object* object) const {
+  object->~Object();
+  ::operator delete(object);
+}
 
 size_t Object::placed_count() const {
   return static_cast<size_t>(std::ranges::count_if(replicas(), [](const Replica* one) { return one->placed; }));
@@ -57,28 +74,32 @@ void Object::avoid(const std::vector<NodeId>& nodes) {
 const Object* ObjectTable::find(std::string_view key) const {
   const Object* object = index_.find(key, hash64(as_bytes(key)));
   if (object != nullptr || index_.complete()) return object;
-  auto it = map_.find(key);
-  return it == map_.end() ? nullptr : &it->second;
+  return order_.find(key);
 }
 
 Object* ObjectTable::find(std::string_view key) { return const_cast<Object*>(std::as_const(*this).find(key)); }
 
 Object& ObjectTable::insert(std::string_view key) {
-  auto [it, fresh] = map_.try_emplace(std::string(key));
-  MT_CHECK(fresh, "key is taken, hash " + std::to_string(hash64(as_bytes(key))));
-  Object& object = it->second;
-  object.key = it->first;
-  object.first.key_hash = hash64(as_bytes(key));
-  object.first.object = &object;
+  Object& object = *Object::make(key).release();
+  order_.insert(object);
   index_.insert(object);
   return object;
 }
 
 void ObjectTable::erase(Object& object) {
-  auto it = map_.find(object.key);
-  MT_CHECK(it != map_.end() && &it->second == &object, "object is not in the table");
   index_.erase(object);
-  map_.erase(it);
+  order_.erase(object);
+  Object::Free{}(&object);
+}
+
+void ObjectTable::clear() {
+  for (auto it = order_.begin(); it != order_.end();) {
+    const Object& object = *it;
+    ++it;
+    Object::Free{}(const_cast<Object*>(&object));
+  }
+  order_.clear();
+  index_.clear();
 }
 
 }  // namespace moontide::catalog

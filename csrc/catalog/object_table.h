@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "catalog/eviction/policy.h"
+#include "catalog/key_order.h"
 #include "catalog/object_index.h"
 #include "catalog/types.h"
 
@@ -46,9 +46,15 @@ struct OpenPut {
   int64_t deadline_ns = 0;
 };
 
+// Its key lies behind it, in the same memory.
 struct Object {
-  std::string_view key;  // lives in the table
-  Replica first;         // most objects have one replica only
+  struct Free {
+    void operator()(Object* object) const;
+  };
+  using Owner = std::unique_ptr<Object, Free>;
+  static Owner make(std::string_view key);
+
+  Replica first;  // most objects have one replica only
   // Replicas beyond that, and nodes that may still hold an entry of it which is no replica any more.
   struct Further {
     std::vector<std::unique_ptr<Replica>> replicas;
@@ -65,7 +71,9 @@ struct Object {
   Pin pin = Pin::kNone;  // while committed
   uint8_t wanted = 1;    // replicas
   uint8_t missing = 0;   // of those, while committed; as the catalog counts them
+  uint16_t key_bytes = 0;
 
+  std::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_bytes}; }
   uint64_t key_hash() const { return first.key_hash; }
   uint64_t footprint() const { return entry_footprint(length); }
   bool committed() const { return open == nullptr; }
@@ -94,27 +102,24 @@ struct Object {
 
 class ObjectTable {
  public:
-  using Map = std::map<std::string, Object, std::less<>>;
+  ObjectTable() = default;
+  ~ObjectTable() { clear(); }
+  ObjectTable(const ObjectTable&) = delete;
+  ObjectTable& operator=(const ObjectTable&) = delete;
 
   Object* find(std::string_view key);
   const Object* find(std::string_view key) const;
   // The key must be free. The object's address is stable until `erase`.
   Object& insert(std::string_view key);
   void erase(Object& object);
-  void clear() {
-    index_.clear();
-    map_.clear();
-  }
+  void clear();
 
-  // Ordered by key (bytes).
-  Map::const_iterator from(std::string_view key) const { return map_.lower_bound(key); }
-  Map::const_iterator after(std::string_view key) const { return map_.upper_bound(key); }
-  Map::const_iterator begin() const { return map_.begin(); }
-  Map::const_iterator end() const { return map_.end(); }
-  size_t size() const { return map_.size(); }
+  // In the order of listing.
+  const KeyOrder& ordered() const { return order_; }
+  size_t size() const { return order_.size(); }
 
  private:
-  Map map_;            // in the order of listing
+  KeyOrder order_;     // owns them
   ObjectIndex index_;  // by hash
 };
 

@@ -71,7 +71,7 @@ Result<> Cluster::audit_replicas(const NodeMachine& run, const catalog::Node& kn
   const auto& inventory = run.node->storage().segment().inventory();
   for (const auto& [generation, replica] : known.objects) {
     if (!replica->placed) continue;
-    const std::string key(replica->object->key);
+    const std::string key(replica->object->key());
     const auto entry = inventory.find(generation);
     if (entry == inventory.end() || entry->second.key != key || entry->second.offset != replica->offset) {
       return violated(run.machine->process().host() + ": lost " + key + " of generation " + generation.text() +

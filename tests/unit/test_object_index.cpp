@@ -1,9 +1,9 @@
 // The table that finds objects by key, against a plain map; and against keys that were chosen to collide.
 #include <doctest/doctest.h>
 
-#include <list>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/random.h"
 #include "catalog/object_table.h"
@@ -33,34 +33,31 @@ TEST_CASE("object table: finds what is there and nothing else, whatever came and
     for (auto& [key, object] : model) REQUIRE(table.find(key) == object);
     for (auto& [key, object] : model) table.erase(*object);
     table.insert("last");
-    CHECK(table.find("last")->key == "last");
+    CHECK(table.find("last")->key() == "last");
     table.clear();
     CHECK(table.find("last") == nullptr);
   }
 }
 
 TEST_CASE("object index: keys that collide find no place in the end, and it says so until they are gone") {
-  std::list<std::string> names;
-  std::list<Object> objects;
+  std::vector<Object::Owner> objects;
   ObjectIndex index;
   CHECK(index.find("nothing", 7) == nullptr);
   for (int i = 0; i < 1000; ++i) {
-    names.push_back("key " + std::to_string(i));
-    Object& object = objects.emplace_back();
-    object.key = names.back();
+    Object& object = *objects.emplace_back(Object::make("key " + std::to_string(i)));
     object.first.key_hash = 7;
     index.insert(object);
   }
   CHECK_FALSE(index.complete());
   size_t found = 0;
-  for (Object& object : objects) {
-    Object* at = index.find(object.key, 7);
-    CHECK((at == nullptr || at == &object));
+  for (auto& object : objects) {
+    Object* at = index.find(object->key(), 7);
+    CHECK((at == nullptr || at == object.get()));
     found += at != nullptr;
   }
   CHECK(found > 0);
   CHECK(index.find("nothing", 7) == nullptr);
-  for (Object& object : objects) index.erase(object);
+  for (auto& object : objects) index.erase(*object);
   CHECK(index.complete());
-  for (Object& object : objects) CHECK(index.find(object.key, 7) == nullptr);
+  for (auto& object : objects) CHECK(index.find(object->key(), 7) == nullptr);
 }
