@@ -14,7 +14,7 @@ void Catalog::start_term(uint32_t term) {
   objects_.clear();
   nodes_.clear();
   last_ops_.clear();
-  deadlines_.clear();
+  open_puts_.clear();
   expiries_.clear();
   retiring_keys_.clear();
   retiring_count_ = 0;
@@ -80,9 +80,12 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, c
 }
 
 void Catalog::open_put(Object& object, const ClientId& writer, uint64_t token) {
-  object.open = std::make_unique<OpenPut>(OpenPut{writer, token, now_ns_ + limits_.put_timeout_ns});
-  deadlines_.emplace(deadline_of(object), &object);
+  OpenPut& put = open_puts_.emplace_back(writer, token, now_ns_ + limits_.put_timeout_ns, &object);
+  put.self = std::prev(open_puts_.end());
+  object.open = &put;
 }
+
+void Catalog::close_put(Object& object) { open_puts_.erase(std::exchange(object.open, nullptr)->self); }
 
 PutGrant Catalog::grant(Object& object) const {
   PutGrant grant{.code = Code::kOk,
@@ -163,8 +166,7 @@ Code Catalog::land(Object& object, const PlacedAt& at) {
 }
 
 void Catalog::commit(Object& object, const Retention& retention) {
-  deadlines_.erase(deadline_of(object));
-  object.open = nullptr;
+  close_put(object);
   for (Replica* replica : object.replicas()) {
     if (!replica->placed) give_up(*replica);
   }
@@ -191,8 +193,7 @@ void Catalog::use(Replica& replica) {
     before = last_of_batch(node);
     if (before != nullptr && before->object->generation != replica.follows) before = nullptr;
     if (before == nullptr && replica.slot == kNoSlot) {  // stored now: it may follow what an earlier batch stored
-      auto it = node.objects.find(replica.follows);
-      if (it != node.objects.end()) before = it->second;
+      before = node.replica(replica.follows);
     }
   }
   // the policy does not know what is pinned otherwise, or open
@@ -345,11 +346,11 @@ ListPage Catalog::list(std::string_view prefix, std::string_view start_after, si
 
 void Catalog::tick(int64_t now_ns) {
   advance(now_ns);
-  for (size_t i = 0; i < limits_.expiries_per_tick && !deadlines_.empty(); ++i) {
-    auto& [deadline, object] = *deadlines_.begin();
-    if (std::get<0>(deadline) > now_ns_) break;
+  for (size_t i = 0; i < limits_.expiries_per_tick && !open_puts_.empty(); ++i) {
+    const OpenPut& put = open_puts_.front();
+    if (put.deadline_ns > now_ns_) break;
     ++counters_.puts_expired;
-    retire(*object);
+    retire(*put.object);
   }
   expire();
   evict_ahead();

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <algorithm>
+#include <list>
 #include <map>
 #include <span>
 #include <string_view>
@@ -183,11 +184,13 @@ class Catalog {
   // One more place of an object that was heard of before.
   void adopt_further(Node& node, Object& object, const InventoryEntry& entry);
   void open_put(Object& object, const ClientId& writer, uint64_t token);
+  void close_put(Object& object);
 
   // catalog_replicas.cpp
   // Not placed yet; its bytes count.
   Replica& add_replica(Object& object, Node& node);
   void mark_placed(Replica& replica, uint64_t offset);
+  void leave_unfinished(Replica& replica);
   // Takes it out of every table of its node, and from its object; its bytes no longer count.
   void detach(Replica& replica);
   // Moves the replica to its node's retiring ones, and the object with it where that was the last that it could live
@@ -251,12 +254,9 @@ class Catalog {
   NodeTable nodes_;
   LastOps last_ops_;
   EventLog events_;
+  std::list<OpenPut> open_puts_;  // the first to time out first
   // With the key: nodes that lie may report one generation for several.
   using Deadline = std::tuple<int64_t, Generation, std::string_view>;
-  static Deadline deadline_of(const Object& object) {
-    return {object.open->deadline_ns, object.generation, object.key()};
-  }
-  std::map<Deadline, Object*> deadlines_;  // of the open puts
   static Deadline expiry_of(const Object& object) { return {object.expires_ns, object.generation, object.key()}; }
   std::map<Deadline, Object*> expiries_;                  // of the committed objects that have a ttl
   std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only

@@ -216,12 +216,6 @@ const KeyOrder::Leaf& KeyOrder::leaf_of(std::string_view key) const {
   return *node->leaf();
 }
 
-Object* KeyOrder::find(std::string_view key) const {
-  const Leaf& leaf = leaf_of(key);
-  const size_t place = leaf.place_of(key);
-  return place < leaf.count && leaf.key(place) == key ? leaf.objects[place] : nullptr;
-}
-
 KeyOrder::Iterator KeyOrder::from(std::string_view key) const {
   const Leaf& leaf = leaf_of(key);
   return {&leaf, leaf.place_of(key)};

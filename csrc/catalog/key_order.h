@@ -30,8 +30,6 @@ class KeyOrder {
   void clear();
   size_t size() const { return size_; }
 
-  // Null: nobody has that key.
-  Object* find(std::string_view key) const;
   // The first object whose key is not below, or is above.
   Iterator from(std::string_view key) const;
   Iterator after(std::string_view key) const;

@@ -71,11 +71,7 @@ void Object::avoid(const std::vector<NodeId>& nodes) {
 
 // ---- the table
 
-const Object* ObjectTable::find(std::string_view key) const {
-  const Object* object = index_.find(key, hash64(as_bytes(key)));
-  if (object != nullptr || index_.complete()) return object;
-  return order_.find(key);
-}
+const Object* ObjectTable::find(std::string_view key) const { return index_.find(key, hash64(as_bytes(key))); }
 
 Object* ObjectTable::find(std::string_view key) { return const_cast<Object*>(std::as_const(*this).find(key)); }
 
