@@ -1,6 +1,7 @@
 #include "catalog/catalog.h"
 
 #include "base/hash.h"
+#include "catalog/batch_lookup.h"
 
 namespace moontide::catalog {
 
@@ -35,14 +36,19 @@ std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const
   std::vector<PutGrant> grants;
   grants.reserve(requests.size());
   ++batch_;
-  for (const PutRequest& request : requests) grants.push_back(start_one(client, request, placement));
+  BatchLookup lookup(objects_, requests, &PutRequest::key);
+  for (const PutRequest& request : requests) {
+    Object* live = lookup.find(grants.size(), request.key);
+    grants.push_back(start_one(client, request, placement, live));
+  }
   evict_ahead();
   return grants;
 }
 
-PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, const Placement& placement) {
+PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, const Placement& placement,
+                            Object* live) {
   if (!key_valid(request.key) || !placement_valid(placement)) return {.code = Code::kInvalid};
-  if (Object* live = objects_.find(request.key)) {
+  if (live != nullptr) {
     if (live->committed() && !expired(*live)) {
       use(*live);  // the client would have written it: it is in use
       return {.code = Code::kAlreadyExists};
@@ -122,12 +128,12 @@ std::vector<Code> Catalog::put_end(const ClientId& client, std::span<const PutPl
   std::vector<Code> codes;
   codes.reserve(placed.size());
   ++batch_;
-  for (const PutPlaced& one : placed) codes.push_back(end_one(client, one));
+  BatchLookup lookup(objects_, placed, &PutPlaced::key);
+  for (const PutPlaced& one : placed) codes.push_back(end_one(client, one, lookup.find(codes.size(), one.key)));
   return codes;
 }
 
-Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
-  Object* object = objects_.find(placed.key);
+Code Catalog::end_one(const ClientId& client, const PutPlaced& placed, Object* object) {
   if (object == nullptr || object->generation != placed.generation) {
     ++counters_.puts_stale;
     return Code::kStale;
@@ -246,8 +252,9 @@ std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t no
   advance(now_ns);
   std::vector<Place> places(keys.size());
   ++batch_;
+  BatchLookup lookup(objects_, keys, std::identity{});
   for (size_t i = 0; i < keys.size(); ++i) {
-    Object* object = objects_.find(keys[i]);
+    Object* object = lookup.find(i, keys[i]);
     if (object == nullptr || !visible(*object)) {
       ++counters_.missed;
       continue;
@@ -283,8 +290,9 @@ void Catalog::tell_places(Object& object, Place& place) {
 
 std::vector<bool> Catalog::exists(std::span<const std::string> keys) const {
   std::vector<bool> found(keys.size());
+  BatchLookup lookup(objects_, keys, std::identity{});
   for (size_t i = 0; i < keys.size(); ++i) {
-    const Object* object = objects_.find(keys[i]);
+    const Object* object = lookup.find(i, keys[i]);
     found[i] = object != nullptr && visible(*object);
   }
   return found;
@@ -301,12 +309,13 @@ void Catalog::touch(std::span<const std::string> keys) {
 std::vector<Code> Catalog::remove(std::span<const std::string> keys) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
+  BatchLookup lookup(objects_, keys, std::identity{});
   for (const std::string& key : keys) {
+    Object* object = lookup.find(codes.size(), key);
     if (!key_valid(key)) {
       codes.push_back(Code::kInvalid);
       continue;
     }
-    Object* object = objects_.find(key);
     bool found = object != nullptr && !expired(*object);
     codes.push_back(found ? Code::kOk : Code::kNotFound);
     if (object != nullptr) {

@@ -145,10 +145,11 @@ class Catalog {
   size_t entries() const { return replica_count_ + retiring_count_; }
   Generation ticket_floor(const Node& node) const;
 
-  PutGrant start_one(const ClientId& client, const PutRequest& request, const Placement& placement);
+  // `live`: the object of that key, or null.
+  PutGrant start_one(const ClientId& client, const PutRequest& request, const Placement& placement, Object* live);
   PutGrant grant(Object& object) const;
   Code place(const PutRequest& request, const Placement& placement, std::vector<Node*>& nodes);
-  Code end_one(const ClientId& client, const PutPlaced& placed);
+  Code end_one(const ClientId& client, const PutPlaced& placed, Object* object);
   // kOk: the replica is marked as placed where the put says; kStale: the object has none there.
   Code land(Object& object, const PlacedAt& at);
   // Of an object of which some replicas are placed: it is seen from now on, those that are not placed are over.

@@ -4,6 +4,7 @@
 #include <array>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -122,8 +123,13 @@ class ObjectTable {
   ObjectTable(const ObjectTable&) = delete;
   ObjectTable& operator=(const ObjectTable&) = delete;
 
-  Object* find(std::string_view key);
-  const Object* find(std::string_view key) const;
+  Object* find(std::string_view key) { return find(key, hash_of(key)); }
+  const Object* find(std::string_view key) const { return find(key, hash_of(key)); }
+  static uint64_t hash_of(std::string_view key);
+  Object* find(std::string_view key, uint64_t hash);
+  const Object* find(std::string_view key, uint64_t hash) const;
+  // They are about to be looked for: brings what lies scattered in memory into the caches.
+  void prefetch(std::span<const uint64_t> hashes) const;
   // The key must be free. The object's address is stable until `erase`.
   Object& insert(std::string_view key);
   void erase(Object& object);
