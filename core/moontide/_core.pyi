@@ -179,6 +179,7 @@ class StoreClient:
         prefix: bool = False,
         retained: tuple[int, float] = (0, 0.0),
         placement: tuple[int, list[str], list[str]] = (1, [], []),
+        replaces: Sequence[str | None] = (),
     ) -> Batch: ...
     def get(
         self,

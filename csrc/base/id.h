@@ -4,7 +4,9 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 namespace moontide {
@@ -22,13 +24,16 @@ struct InstanceId {
   auto fields() { return std::tie(high, low); }
 };
 
-// (term, sequence): terms only grow, sequences start anew in each term. Ordered; {0, 0} is "none".
+// (term, sequence): terms only grow, sequences start anew in each term. Ordered; {0, 0} is "none". Puts that are to
+// replace an object have odd sequences.
 struct Generation {
   uint32_t term = 0;
   uint64_t sequence = 0;
 
   bool empty() const { return term == 0 && sequence == 0; }
+  bool is_replacement() const { return sequence % 2 == 1; }
   std::string text() const;  // "3.17"
+  static std::optional<Generation> parse(std::string_view text);
   auto operator<=>(const Generation&) const = default;
   auto fields() { return std::tie(term, sequence); }
 };

@@ -20,6 +20,7 @@ void Catalog::start_term(uint32_t term) {
   retiring_keys_.clear();
   retiring_count_ = 0;
   replica_count_ = 0;
+  replacing_ = 0;
   short_.clear();
   missing_ = 0;
   repairing_ = 0;
@@ -48,32 +49,42 @@ std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const
 PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, const Placement& placement,
                             Object* live) {
   if (!key_valid(request.key) || !placement_valid(placement)) return {.code = Code::kInvalid};
-  if (live != nullptr) {
-    if (live->committed() && !expired(*live)) {
-      use(*live);  // the client would have written it: it is in use
-      return {.code = Code::kAlreadyExists};
+  Object* base = live != nullptr && live->committed() && !expired(*live) ? live : nullptr;
+  if (base != nullptr && !request.replaces) {
+    use(*base);  // the client would have written it: it is in use
+    return {.code = Code::kAlreadyExists};
+  }
+  const bool any = !request.replaces || request.replaces->empty();
+  if (!any && (base == nullptr || base->generation != *request.replaces)) return {.code = Code::kStale};
+  if (base != nullptr) use(*base);  // it is not to make room for what replaces it
+  if (Object* before = base != nullptr ? base->replacement() : live) {
+    const bool waits = !before->committed() && in_time(*before->open);
+    bool repeated = waits && before->open->writer == client && before->open->token == request.token;
+    if (repeated && before->length == request.length) {
+      pass(*before);
+      return grant(*before);
     }
-    bool in_time = !live->committed() && now_ns_ < live->open->deadline_ns;
-    bool repeated = in_time && live->open->writer == client && live->open->token == request.token;
-    if (repeated && live->length == request.length) {
-      pass(*live);
-      return grant(*live);
-    }
-    if (in_time) return {.code = Code::kAlreadyExists};
-    ++(live->committed() ? counters_.expired : counters_.puts_expired);
-    retire(*live, Ending::kExpired);
+    if (waits) return {.code = Code::kAlreadyExists};
+    ++(before->committed() ? counters_.expired : counters_.puts_expired);
+    retire(*before, Ending::kExpired);
   }
   std::vector<Node*> nodes;
   if (Code code = place(request, placement, nodes); code != Code::kOk) {
     if (code == Code::kNoSpace) ++counters_.puts_no_space;
     return {.code = code};
   }
-  Object& object = objects_.insert(request.key);
-  object.generation = next_generation();
+  Object::Owner made = Object::make(request.key);
+  Object& object = *made;
+  object.generation = next_generation(base != nullptr);
   object.length = request.length;
   object.wanted = static_cast<uint8_t>(placement.replicas);
   if (object.wanted > 1 && !placement.avoid.empty()) object.avoid(placement.avoid);
   open_put(object, client, request.token);
+  if (base != nullptr) {
+    hang(*base, std::move(made));
+  } else {
+    objects_.insert(std::move(made));
+  }
   for (Node* node : nodes) {
     Replica& replica = add_replica(object, *node);
     node->tickets.insert(object.generation);
@@ -89,6 +100,12 @@ void Catalog::open_put(Object& object, const ClientId& writer, uint64_t token) {
   OpenPut& put = open_puts_.emplace_back(writer, token, now_ns_ + limits_.put_timeout_ns, &object);
   put.self = std::prev(open_puts_.end());
   object.open = &put;
+}
+
+void Catalog::client_away(const ClientId& id) {
+  constexpr size_t kMost = 4096;  // beyond that, some are waited for
+  if (away_clients_.size() >= kMost) away_clients_.erase(away_clients_.begin());
+  away_clients_.insert(id);
 }
 
 void Catalog::close_put(Object& object) { open_puts_.erase(std::exchange(object.open, nullptr)->self); }
@@ -134,6 +151,7 @@ std::vector<Code> Catalog::put_end(const ClientId& client, std::span<const PutPl
 }
 
 Code Catalog::end_one(const ClientId& client, const PutPlaced& placed, Object* object) {
+  object = put_of(object, placed.generation);
   if (object == nullptr || object->generation != placed.generation) {
     ++counters_.puts_stale;
     return Code::kStale;
@@ -172,6 +190,7 @@ Code Catalog::land(Object& object, const PlacedAt& at) {
 }
 
 void Catalog::commit(Object& object, const Retention& retention) {
+  if (object.open->base != nullptr) supersede(object);
   close_put(object);
   for (Replica* replica : object.replicas()) {
     if (!replica->placed) give_up(*replica);
@@ -227,7 +246,7 @@ std::vector<Code> Catalog::put_revoke(const ClientId& client, std::span<const Pu
   std::vector<Code> codes;
   codes.reserve(puts.size());
   for (const PutRef& put : puts) {
-    Object* object = objects_.find(put.key);
+    Object* object = put_of(objects_.find(put.key), put.generation);
     if (object == nullptr || object->generation != put.generation) {
       codes.push_back(Code::kStale);
     } else if (object->committed()) {

@@ -27,6 +27,8 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -100,6 +102,10 @@ class Catalog {
   // The client gives its own open put up. kStale: it is not open (any more), kAlreadyExists: it was committed.
   std::vector<Code> put_revoke(const ClientId& client, std::span<const PutRef> puts);
 
+  // Nobody needs to wait for a client that is not connected: whoever wants a key of which it has an open put gets it.
+  void client_away(const ClientId& id);
+  void client_back(const ClientId& id) { away_clients_.erase(id); }
+
   // What follows happens at this time: for the calls that are not given one.
   void advance(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
 
@@ -141,7 +147,10 @@ class Catalog {
   Result<> check_invariants() const;
 
  private:
-  Generation next_generation() { return {term_, ++sequence_}; }
+  Generation next_generation(bool replaces = false) {
+    sequence_ += 2;
+    return {term_, sequence_ + (replaces ? 1 : 0)};
+  }
   size_t entries() const { return replica_count_ + retiring_count_; }
   Generation ticket_floor(const Node& node) const;
 
@@ -179,13 +188,28 @@ class Catalog {
   // As a node is told: with the time that is left.
   Retention retention_of(const Object& object) const;
 
+  // catalog_replace.cpp
+  // The object of that generation: the live one, or what is to replace it. Null: neither.
+  static Object* put_of(Object* live, const Generation& generation);
+  Object& hang(Object& base, Object::Owner replacement);
+  Object::Owner take_off(Object& replacement);
+  static bool hangs(const Object& object) { return !object.committed() && object.open->base != nullptr; }
+  // The replacement is about to be committed: it takes the place of its base, which retires.
+  void supersede(Object& replacement);
+  // Of an entry that is neither the live object nor its replacement: whether one of them waits beside the other now.
+  bool take_beside(Node& node, const InventoryEntry& entry, Object& live);
+
   Result<> take_reported(Node& node, const InventoryEntry& entry);
   void take_known(Replica& replica, const InventoryEntry& entry);
   void adopt(Node& node, const InventoryEntry& entry);
+  void prepare_adopted(Object& object, const InventoryEntry& entry);
+  Replica& add_adopted(Object& object, Node& node, const InventoryEntry& entry);
   // One more place of an object that was heard of before.
   void adopt_further(Node& node, Object& object, const InventoryEntry& entry);
   void open_put(Object& object, const ClientId& writer, uint64_t token);
   void close_put(Object& object);
+  // Whoever else wants its key has to wait.
+  bool in_time(const OpenPut& put) const { return now_ns_ < put.deadline_ns && !away_clients_.contains(put.writer); }
 
   // catalog_replicas.cpp
   // Not placed yet; its bytes count.
@@ -263,6 +287,8 @@ class Catalog {
   std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only
   size_t retiring_count_ = 0;
   size_t replica_count_ = 0;
+  size_t replacing_ = 0;  // open puts that hang on another object
+  std::set<ClientId> away_clients_;
   // The committed objects that have fewer replicas than are wanted.
   using Short = std::pair<Generation, std::string_view>;
   static Short short_of(const Object& object) { return {object.generation, object.key()}; }

@@ -16,7 +16,7 @@ std::string unequal(const std::string& what, uint64_t kept, uint64_t counted) {
 Stats Catalog::stats() const {
   Stats stats = counters_;
   stats.unfinished = open_puts_.size();
-  stats.committed = objects_.size() - open_puts_.size();
+  stats.committed = objects_.size() + replacing_ - open_puts_.size();
   stats.replicas_short = missing_;
   stats.nodes = nodes_.size();
   for (auto& [id, node] : nodes_) {
@@ -45,17 +45,28 @@ Result<> Catalog::check_invariants() const {
     on_nodes += node.replicas.size();
     retiring += node.retiring.size();
     for (auto& [generation, entry] : node.retiring) {
-      if (entry.beside_live) {
-        ++beside_live;
-      } else {
-        ++retiring_keys[entry.key_hash];
-      }
+      if (entry.beside_live) ++beside_live;
+      if (entry.hides()) ++retiring_keys[entry.key_hash];
     }
   }
-  std::string_view before;
+  std::vector<const Object*> all;
   for (const Object& object : objects_.ordered()) {
-    if (object.key() <= before) return broken("objects out of order");
-    before = object.key();
+    if (!all.empty() && object.key() <= all.back()->key()) return broken("objects out of order");
+    if (objects_.find(object.key()) != &object || hangs(object)) return broken("object under another key");
+    all.push_back(&object);
+  }
+  size_t hanging = 0;
+  for (const Object& object : objects_.ordered()) {
+    const Object* next = object.replacement();
+    if (next == nullptr) continue;
+    ++hanging;
+    all.push_back(next);
+    const bool fits = object.committed() && hangs(*next) && next->open->base == &object && next->key() == object.key();
+    if (!fits || next->generation < object.generation) return broken("replaces " + object.generation.text());
+  }
+  if (hanging != replacing_) return broken(unequal("replacements", replacing_, hanging));
+  for (const Object* one : all) {
+    const Object& object = *one;
     TRY_VOID(check_object(object));
     replicas += object.replicas().count;
     if (!object.committed()) ++open;
@@ -84,8 +95,7 @@ Result<> Catalog::check_invariants() const {
 
 Result<> Catalog::check_object(const Object& object) const {
   const std::string generation = "generation " + object.generation.text();
-  if (objects_.find(object.key()) != &object || object.key_hash() != hash64(as_bytes(object.key())))
-    return broken("object under another key");
+  if (object.key_hash() != hash64(as_bytes(object.key()))) return broken("object under another hash");
   if (object.generation.term > term_) return broken(generation + " of a later term");
   if (!object.committed() && (object.open->object != &object || &*object.open->self != object.open))
     return broken("open put of " + generation);

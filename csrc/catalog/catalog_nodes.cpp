@@ -64,13 +64,20 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   };
   if (!key_valid(entry.key)) return refuse("bad key");
   if (entry.generation.empty() || entry.generation.term > term_) return refuse("generation of no term so far");
-  if (entry.generation.term == term_ && entry.generation.sequence > sequence_) return refuse("never granted");
+  if (entry.generation.term == term_ && entry.generation.sequence > sequence_ + 1) return refuse("never granted");
   if (entry.length > kMaxObjectBytes || entry.offset % kEntryAlignment != 0 || entry.offset > node.capacity_bytes ||
       entry_footprint(entry.length) > node.capacity_bytes - entry.offset) {
     return refuse("outside the segment");
   }
   if (!retention_valid(entry.retention)) return refuse("bad retention");
-  if (node.retiring.contains(entry.generation)) return {};  // ordered again when the inventory is complete
+  if (auto leaving = node.retiring.find(entry.generation); leaving != node.retiring.end()) {
+    // ordered again when the inventory is complete
+    if (leaving->second.footprint > 0) return {};
+    if (entry_footprint(entry.length) > node.free_bytes()) return refuse("more entries than the segment holds");
+    leaving->second.footprint = entry_footprint(entry.length);
+    node.retiring_bytes += leaving->second.footprint;
+    return {};
+  }
   if (Replica* known = node.replica(entry.generation)) {
     const Object& object = *known->object;
     if (object.key() != entry.key || object.length != entry.length) return refuse("key or length changed");
@@ -80,12 +87,13 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   if (entry_footprint(entry.length) > node.free_bytes()) return refuse("more entries than the segment holds");
   uint64_t key_hash = hash64(as_bytes(entry.key));
   Object* live = objects_.find(entry.key);
-  if (live != nullptr && live->generation == entry.generation) {
-    adopt_further(node, *live, entry);
+  if (Object* same = put_of(live, entry.generation)) {
+    adopt_further(node, *same, entry);
     return {};
   }
-  bool news = last_ops_.newer(key_hash, entry.generation) && (live == nullptr || live->generation < entry.generation);
-  if (!news) {
+  bool news = last_ops_.newer(key_hash, entry.generation);
+  if (news && live != nullptr && take_beside(node, entry, *live)) return {};
+  if (!news || (live != nullptr && entry.generation < live->generation)) {
     add_retiring(node, entry.generation, {.key_hash = key_hash, .footprint = entry_footprint(entry.length)});
     return {};
   }
@@ -106,16 +114,25 @@ void Catalog::take_known(Replica& replica, const InventoryEntry& entry) {
   if (!entry.confirmed || differs(entry.retention, retention_of(object))) node.confirm(replica);
 }
 
-void Catalog::adopt(Node& node, const InventoryEntry& entry) {
-  Object& object = objects_.insert(entry.key);
+void Catalog::prepare_adopted(Object& object, const InventoryEntry& entry) {
   object.generation = entry.generation;
   object.length = entry.length;
   object.crc = entry.crc;
+}
+
+Replica& Catalog::add_adopted(Object& object, Node& node, const InventoryEntry& entry) {
   ++counters_.adopted;
-  if (!entry.confirmed) open_put(object, ClientId{}, 0);
   Replica& replica = add_replica(object, node);
   replica.offset = entry.offset;
   replica.join_round = node.join_round;
+  return replica;
+}
+
+void Catalog::adopt(Node& node, const InventoryEntry& entry) {
+  Object& object = objects_.insert(entry.key);
+  prepare_adopted(object, entry);
+  if (!entry.confirmed) open_put(object, ClientId{}, 0);
+  Replica& replica = add_adopted(object, node, entry);
   if (!entry.confirmed) return;
   mark_placed(replica, entry.offset);
   replica.unconfirmed = false;
@@ -137,10 +154,7 @@ void Catalog::adopt_further(Node& node, Object& object, const InventoryEntry& en
         node, entry.generation,
         {.key_hash = object.key_hash(), .footprint = entry_footprint(entry.length), .beside_live = true});
   }
-  ++counters_.adopted;
-  Replica& replica = add_replica(object, node);
-  replica.offset = entry.offset;
-  replica.join_round = node.join_round;
+  Replica& replica = add_adopted(object, node, entry);
   if (!entry.confirmed) return;
   mark_placed(replica, entry.offset);
   replica.unconfirmed = false;
@@ -160,11 +174,12 @@ Result<Generation> Catalog::node_ready(const NodeId& id) {
   if (node == nullptr || node->state != NodeState::kJoining) {
     return fail(Code::kInvalid, "end of the inventory of node " + id.text() + ", which is not joining");
   }
-  std::vector<Replica*> gone;
-  for (size_t cursor = 0; Replica* replica = node->replicas.next(cursor);) {
-    if (replica->placed && replica->join_round != node->join_round) gone.push_back(replica);
+  std::vector<Generation> gone;
+  for (size_t cursor = 0; const Replica* replica = node->replicas.next(cursor);) {
+    if (replica->placed && replica->join_round != node->join_round) gone.push_back(replica->object->generation);
   }
-  for (Replica* replica : gone) {
+  for (const Generation& generation : gone) {
+    Replica* replica = node->replica(generation);
     if (replica->object->placed_count() == 1) ++counters_.objects_lost;
     give_up(*replica);
   }
@@ -176,7 +191,7 @@ Result<Generation> Catalog::node_ready(const NodeId& id) {
 }
 
 Generation Catalog::ticket_floor(const Node& node) const {
-  return node.tickets.empty() ? Generation{term_, sequence_ + 1} : node.tickets.oldest();
+  return node.tickets.empty() ? Generation{term_, sequence_ + 2} : node.tickets.oldest();
 }
 
 void Catalog::node_away(const NodeId& id) {
@@ -190,9 +205,12 @@ void Catalog::node_away(const NodeId& id) {
 void Catalog::node_lost(const NodeId& id) {
   Node* node = nodes_.find(id);
   if (node == nullptr) return;
-  std::vector<Replica*> gone;
-  for (size_t cursor = 0; Replica* replica = node->replicas.next(cursor);) gone.push_back(replica);
-  for (Replica* replica : gone) {
+  std::vector<Generation> gone;
+  for (size_t cursor = 0; const Replica* replica = node->replicas.next(cursor);)
+    gone.push_back(replica->object->generation);
+  for (const Generation& generation : gone) {
+    Replica* replica = node->replica(generation);
+    if (replica == nullptr) continue;  // it was to replace one that went before it
     Object& object = *replica->object;
     detach(*replica);
     const bool lives = object.committed() ? object.placed_count() > 0 : object.replicas().count > 0;
@@ -214,7 +232,7 @@ void Catalog::lose(Object& object) {
     ++counters_.objects_lost;
     --over.sequence;
   }
-  last_ops_.ended(object.key_hash(), over);
+  if (!hangs(object)) last_ops_.ended(object.key_hash(), over);
   retire_replicas(object);  // repairs from it may be under way
   end(object, Ending::kLost);
 }
@@ -232,7 +250,8 @@ std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
       order.confirm.push_back({newest->object->generation, retention_of(*newest->object)});
     }
     order_repairs(node, order, max_items);
-    while (!node.to_retire.empty() && order.retire.size() < max_items) {
+    // After all confirmations: see catalog_replace.cpp.
+    while (node.to_confirm.empty() && !node.to_retire.empty() && order.retire.size() < max_items) {
       Generation generation = node.to_retire.front();
       node.to_retire.pop_front();
       auto it = node.retiring.find(generation);

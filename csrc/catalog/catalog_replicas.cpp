@@ -83,25 +83,23 @@ void Catalog::retire_beside(Object& object, Node& node) {
 }
 
 void Catalog::retire(Object& object, Ending why) {
-  last_ops_.ended(object.key_hash(), object.generation);
+  if (!hangs(object)) last_ops_.ended(object.key_hash(), object.generation);
   retire_replicas(object);
   end(object, why);
 }
 
 void Catalog::retire_replicas(Object& object) {
+  if (Object* replacement = object.replacement()) retire(*replacement);
   for (Replica* replica : object.replicas()) {
     Node& node = *replica->node;
     detach(*replica);
-    add_retiring(node, object.generation, {.key_hash = object.key_hash(), .footprint = object.footprint()});
+    add_retiring(node, object.generation,
+                 {.key_hash = object.key_hash(), .footprint = object.footprint(), .unseen = hangs(object)});
   }
 }
 
 void Catalog::end(Object& object, Ending why) {
-  if (object.committed()) {
-    events_.removed(object, why);
-  } else {
-    close_put(object);
-  }
+  if (object.committed()) events_.removed(object, why);
   if (object.expires_ns != kNever) expiries_.erase(expiry_of(object));
   if (object.missing > 0) {
     short_.erase(short_of(object));
@@ -114,15 +112,17 @@ void Catalog::end(Object& object, Ending why) {
     auto it = node->retiring.find(object.generation);
     if (it == node->retiring.end() || !it->second.beside_live || it->second.key_hash != object.key_hash()) continue;
     it->second.beside_live = false;
-    ++retiring_keys_[object.key_hash()];
+    it->second.unseen = hangs(object);
+    if (it->second.hides()) ++retiring_keys_[object.key_hash()];
   }
-  objects_.erase(object);
+  Object::Owner gone = hangs(object) ? take_off(object) : objects_.release(object);
+  if (!object.committed()) close_put(object);
 }
 
 void Catalog::add_retiring(Node& node, Generation generation, const Retiring& retiring) {
   node.retiring.emplace(generation, retiring);
   node.retiring_bytes += retiring.footprint;
-  if (!retiring.beside_live) ++retiring_keys_[retiring.key_hash];
+  if (retiring.hides()) ++retiring_keys_[retiring.key_hash];
   ++retiring_count_;
   // Of a node that is not ready, `node_ready` queues all at once.
   if (node.state == NodeState::kReady) node.to_retire.push_back(generation);
@@ -130,7 +130,7 @@ void Catalog::add_retiring(Node& node, Generation generation, const Retiring& re
 
 void Catalog::end_retiring(const Retiring& retiring) {
   --retiring_count_;
-  if (retiring.beside_live) return;
+  if (!retiring.hides()) return;
   auto it = retiring_keys_.find(retiring.key_hash);
   if (--it->second == 0) retiring_keys_.erase(it);
 }

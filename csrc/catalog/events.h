@@ -17,7 +17,7 @@ namespace moontide::catalog {
 enum class EventKind : uint8_t { kStored, kRemoved, kCleared };
 
 // Why an object is not there any more.
-enum class Ending : uint8_t { kRemoved, kEvicted, kExpired, kLost };
+enum class Ending : uint8_t { kRemoved, kEvicted, kExpired, kLost, kReplaced };
 
 struct Event {
   EventKind kind = EventKind::kCleared;

@@ -25,6 +25,11 @@ struct Retiring {
   uint64_t footprint = 0;
   // The object of this very generation lives on another node: that it may show does not depend on this entry.
   bool beside_live = false;
+  // It was to replace an object and gave up: nobody ever saw it, and it hides nothing.
+  bool unseen = false;
+
+  // While it is there, nothing of its key shows.
+  bool hides() const { return !beside_live && !unseen; }
 };
 
 struct Node {

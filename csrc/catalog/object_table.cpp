@@ -27,6 +27,11 @@ void Object::Free::operator()(Object* object) const {
   ::operator delete(object);
 }
 
+Object::Rare& Object::rare() {
+  if (further == nullptr) further = std::make_unique<Rare>();
+  return *further;
+}
+
 size_t Object::placed_count() const {
   return static_cast<size_t>(std::ranges::count_if(replicas(), [](const Replica* one) { return one->placed; }));
 }
@@ -40,7 +45,7 @@ Replica* Object::on(const NodeId& node) {
 
 Replica& Object::add_replica() {
   if (first.node == nullptr) return first;
-  if (further == nullptr) further = std::make_unique<Further>();
+  rare();
   MT_CHECK(1 + further->replicas.size() < kMaxReplicas, generation.text());
   Replica& added = *further->replicas.emplace_back(std::make_unique<Replica>());
   added.key_hash = key_hash();
@@ -60,14 +65,10 @@ void Object::remove_replica(Replica& replica) {
 }
 
 void Object::leaves(const NodeId& node) {
-  if (further == nullptr) further = std::make_unique<Further>();
-  if (std::ranges::find(further->leaving, node) == further->leaving.end()) further->leaving.push_back(node);
+  if (std::ranges::find(rare().leaving, node) == rare().leaving.end()) rare().leaving.push_back(node);
 }
 
-void Object::avoid(const std::vector<NodeId>& nodes) {
-  if (further == nullptr) further = std::make_unique<Further>();
-  further->avoid = nodes;
-}
+void Object::avoid(const std::vector<NodeId>& nodes) { rare().avoid = nodes; }
 
 // ---- the table
 
@@ -82,17 +83,17 @@ void ObjectTable::prefetch(std::span<const uint64_t> hashes) const {
   for (const uint64_t hash : hashes) index_.prefetch_thing(hash);
 }
 
-Object& ObjectTable::insert(std::string_view key) {
-  Object& object = *Object::make(key).release();
+Object& ObjectTable::insert(Object::Owner owner) {
+  Object& object = *owner.release();
   order_.insert(object);
   index_.insert(object);
   return object;
 }
 
-void ObjectTable::erase(Object& object) {
+Object::Owner ObjectTable::release(Object& object) {
   index_.erase(object);
   order_.erase(object);
-  Object::Free{}(&object);
+  return Object::Owner(&object);
 }
 
 void ObjectTable::clear() {

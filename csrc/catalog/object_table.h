@@ -48,7 +48,8 @@ struct OpenPut {
   uint64_t token = 0;
   int64_t deadline_ns = 0;
   Object* object = nullptr;
-  std::list<OpenPut>::iterator self;  // in the catalog's list
+  std::list<OpenPut>::iterator self{};  // in the catalog's list
+  Object* base = nullptr;               // that it is to replace
 };
 
 // Its key lies behind it, in the same memory.
@@ -60,13 +61,14 @@ struct Object {
   static Owner make(std::string_view key);
 
   Replica first;  // most objects have one replica only
-  // Replicas beyond that, and nodes that may still hold an entry of it which is no replica any more.
-  struct Further {
-    std::vector<std::unique_ptr<Replica>> replicas;
-    std::vector<NodeId> leaving;
-    std::vector<NodeId> avoid;  // that its put wants nothing on
+  // What few objects have.
+  struct Rare {
+    std::vector<std::unique_ptr<Replica>> replicas;  // beyond the first
+    std::vector<NodeId> leaving;                     // may still hold an entry of it which is no replica any more
+    std::vector<NodeId> avoid;                       // that its put wants nothing on
+    Owner replacement;                               // not committed
   };
-  std::unique_ptr<Further> further;
+  std::unique_ptr<Rare> further;
   Generation generation;
   uint64_t length = 0;
   OpenPut* open = nullptr;      // put_start was answered, put_end has not come: nobody sees it. null: committed
@@ -82,6 +84,9 @@ struct Object {
   uint64_t key_hash() const { return first.key_hash; }
   uint64_t footprint() const { return entry_footprint(length); }
   bool committed() const { return open == nullptr; }
+  Object* replacement() { return further == nullptr ? nullptr : further->replacement.get(); }
+  const Object* replacement() const { return further == nullptr ? nullptr : further->replacement.get(); }
+  Rare& rare();
 
   ReplicaList<Replica> replicas() { return list<Replica>(*this); }
   ReplicaList<const Replica> replicas() const { return list<const Replica>(*this); }
@@ -131,8 +136,10 @@ class ObjectTable {
   // They are about to be looked for: brings what lies scattered in memory into the caches.
   void prefetch(std::span<const uint64_t> hashes) const;
   // The key must be free. The object's address is stable until `erase`.
-  Object& insert(std::string_view key);
-  void erase(Object& object);
+  Object& insert(std::string_view key) { return insert(Object::make(key)); }
+  Object& insert(Object::Owner owner);
+  void erase(Object& object) { release(object); }
+  Object::Owner release(Object& object);
   void clear();
 
   // In the order of listing.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -147,9 +148,12 @@ struct PutRequest {
   // A block of a prefix, of which the one before it in this batch is the block before: worthless without it, so it is
   // evicted first. Holds where both come to lie on the same node.
   bool follows = false;
+  // Not only where the key is free. The object that the put may replace; an empty one: whichever there is, or none.
+  std::optional<Generation> replaces{};
 };
 
-// `code` kOk: the rest says where. kAlreadyExists, kTooLarge, kNoSpace (room is being made: ask again),
+// `code` kOk: the rest says where. kAlreadyExists (for one that replaces: another put is under way), kStale (the key
+// does not have that object), kTooLarge, kNoSpace (room is being made: ask again),
 // kUnavailable (no node takes objects now), kInvalid (key, placement). Where fewer nodes have room than were asked for,
 // fewer are granted, at least one.
 struct PutGrant {

@@ -18,15 +18,16 @@ sim::Paths paths_of(const std::string& name) {
 
 sim::Kind kind_of(const std::string& name) {
   const std::map<std::string, sim::Kind> kinds = {{"put", sim::Kind::kPut},       {"put_async", sim::Kind::kPutAsync},
-                                                  {"get", sim::Kind::kGet},       {"exists", sim::Kind::kExists},
-                                                  {"remove", sim::Kind::kRemove}, {"list", sim::Kind::kList}};
+                                                  {"upsert", sim::Kind::kUpsert}, {"get", sim::Kind::kGet},
+                                                  {"exists", sim::Kind::kExists}, {"remove", sim::Kind::kRemove},
+                                                  {"list", sim::Kind::kList}};
   const auto found = kinds.find(name);
   if (found == kinds.end()) raise({Code::kInvalid, "no operation '" + name + "'"});
   return found->second;
 }
 
 void check_value(const sim::Request& request) {
-  const bool put = request.kind == sim::Kind::kPut || request.kind == sim::Kind::kPutAsync;
+  const bool put = request.kind <= sim::Kind::kUpsert;
   if (put && (request.length < 8 || request.length > sim::Slots::kSlotBytes)) {
     raise({Code::kInvalid, "a value of " + std::to_string(request.length) + " bytes; 8 to " +
                                std::to_string(sim::Slots::kSlotBytes) + " are possible"});

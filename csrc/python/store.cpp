@@ -14,6 +14,7 @@ namespace {
 
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
 using Lengths = std::vector<Result<uint64_t>>;
+using Versions = std::vector<Result<Generation>>;
 using Places = std::vector<Result<store::Location>>;
 
 // `gathers`: what it sends waits for let_go(), for a caller that begins many things and then says so.
@@ -109,7 +110,26 @@ py::list lengths_list(const Lengths& results) {
   return out;
 }
 
-// (length, [(node, address of its engine), …]) per key that was found
+// The object that each item became.
+py::list versions_list(const Versions& results) {
+  py::list out(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    out[i] = results[i] ? py::object(py::str(results[i]->text()))
+                        : make_exception(results[i].error().code, results[i].error().message);
+  }
+  return out;
+}
+
+Versions versions_of(const store::Operation& operation) {
+  Versions versions;
+  for (size_t i = 0; i < operation.results().size(); ++i) {
+    const auto& result = operation.results()[i];
+    versions.push_back(result ? Result<Generation>(operation.version(i)) : std::unexpected(result.error()));
+  }
+  return versions;
+}
+
+// (length, version, [(node, address of its engine), …]) per key that was found
 py::list places_list(const Places& results) {
   py::list out(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
@@ -121,7 +141,7 @@ py::list places_list(const Places& results) {
     places.append(py::make_tuple(results[i]->node.text(), results[i]->address));
     for (const store::OtherPlace& place : results[i]->further)
       places.append(py::make_tuple(place.node.text(), place.address));
-    out[i] = py::make_tuple(results[i]->length, places);
+    out[i] = py::make_tuple(results[i]->length, results[i]->generation.text(), places);
   }
   return out;
 }
@@ -177,18 +197,22 @@ void check_registered(Runtime& runtime, const std::vector<std::vector<Range>>& p
   }
 }
 
-template <class Start>
-BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeout_s, std::string trace, Start start) {
+Lengths lengths_of(const store::Operation& operation) { return operation.results(); }
+
+// `start` begins it; `collect` takes what came of it, of which `convert` makes the Python value.
+template <class T, class Start>
+BatchHandle start_batch(const ClientHandle& client, std::optional<double> timeout_s, std::string trace, Start start,
+                        T (*collect)(const store::Operation&), py::list (*convert)(const T&)) {
   if (!engine::is_trace(trace)) raise({Code::kInvalid, "a trace id is at most 64 printable characters"});
-  auto pending = std::make_shared<Pending<Lengths>>();
+  auto pending = std::make_shared<Pending<T>>();
   auto quiet = std::make_shared<Completion>();
   auto native = std::make_shared<store::OperationRef>();  // kept for its results, until quiet
-  BatchHandle handle{make_operation<Lengths>(client.runtime(), pending, lengths_list), quiet, {}};
+  BatchHandle handle{make_operation<T>(client.runtime(), pending, convert), quiet, {}};
   client.begin([&](store::Member& member) {
     store::OperationOptions options;
     options.timeout_ns = timeout_ns(timeout_s);
     options.trace = std::move(trace);
-    options.on_done = [pending, native] { pending->set((*native)->results()); };
+    options.on_done = [pending, native, collect] { pending->set(collect(**native)); };
     options.on_quiet = [quiet, native] {
       native->reset();
       quiet->finish();
@@ -207,6 +231,14 @@ catalog::Retention to_retention(const Retained& given) {
                                given.second == 0 ? 0 : std::max<int64_t>(to_ns(given.second, "ttl"), 1)};
   if (!catalog::retention_valid(retention)) raise({Code::kInvalid, "a pin of no kind, or a ttl of over 100 years"});
   return retention;
+}
+
+// Empty: any.
+Generation to_version(const std::string& text) {
+  if (text.empty()) return {};
+  auto version = Generation::parse(text);
+  if (!version || version->empty()) raise({Code::kInvalid, "a version is what upsert or stat gave, not " + text});
+  return *version;
 }
 
 // (replicas, nodes to prefer, nodes to avoid); checked by Python
@@ -238,7 +270,7 @@ catalog::Placement to_placement(const Placed& given, store::Node* own) {
 BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys,
                 const std::vector<std::vector<Range>>& parts, bool async, bool registered,
                 std::optional<double> timeout, std::string trace, bool prefix, const Retained& retained,
-                const Placed& placed) {
+                const Placed& placed, const std::vector<std::optional<std::string>>& replaces) {
   if (keys.size() != parts.size())
     raise({Code::kInvalid, std::to_string(keys.size()) + " keys, " + std::to_string(parts.size()) + " lists of parts"});
   if (registered) check_registered(*client.runtime(), parts);
@@ -246,10 +278,15 @@ BatchHandle put(const ClientHandle& client, const std::vector<std::string>& keys
   const catalog::Retention retention = to_retention(retained);
   for (size_t i = 0; i < keys.size(); ++i)
     items.push_back({keys[i], to_parts(parts[i]), {}, retention, prefix && i > 0});
+  for (size_t i = 0; i < std::min(keys.size(), replaces.size()); ++i) {
+    if (replaces[i]) items[i].replaces = to_version(*replaces[i]);
+  }
   const auto commit = async ? store::Commit::kAsync : store::Commit::kSync;
-  return start_batch(client, timeout, std::move(trace), [&](store::Member& member, store::OperationOptions options) {
+  auto start = [&](store::Member& member, store::OperationOptions options) {
     return member.client().put(std::move(items), commit, std::move(options), to_placement(placed, member.node()));
-  });
+  };
+  if (replaces.empty()) return start_batch(client, timeout, std::move(trace), start, lengths_of, lengths_list);
+  return start_batch(client, timeout, std::move(trace), start, versions_of, versions_list);
 }
 
 // `ranges`: (offset, length) in the object per key; none: whole objects.
@@ -266,9 +303,10 @@ BatchHandle get(const ClientHandle& client, const std::vector<std::string>& keys
     items.push_back({keys[i], to_parts(parts[i])});
     if (!ranges.empty()) items.back().range = store::ObjectRange{ranges[i].first, ranges[i].second};
   }
-  return start_batch(client, timeout, std::move(trace), [&](store::Member& member, store::OperationOptions options) {
+  auto start = [&](store::Member& member, store::OperationOptions options) {
     return member.client().get(std::move(items), std::move(options));
-  });
+  };
+  return start_batch(client, timeout, std::move(trace), start, lengths_of, lengths_list);
 }
 
 // An answer of the master: `start(client, set)` asks, `convert` makes the Python value.
@@ -418,7 +456,8 @@ void bind_client(py::module_& m) {
       .def("let_go", &ClientHandle::let_go)
       .def("put", &put, py::arg("keys"), py::arg("parts"), py::arg("commit_async"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("prefix") = false,
-           py::arg("retained") = Retained{}, py::arg("placement") = Placed{1, {}, {}})
+           py::arg("retained") = Retained{}, py::arg("placement") = Placed{1, {}, {}},
+           py::arg("replaces") = std::vector<std::optional<std::string>>{})
       .def("get", &get, py::arg("keys"), py::arg("parts"), py::arg("registered") = false,
            py::arg("timeout") = py::none(), py::arg("trace") = "", py::arg("ranges") = std::vector<Range>{})
       .def(

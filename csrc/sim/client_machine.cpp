@@ -40,6 +40,7 @@ void ClientMachine::begin(const Request& request) {
   switch (request.kind) {
     case Kind::kPut:
     case Kind::kPutAsync:
+    case Kind::kUpsert:
       return put(request);
     case Kind::kGet:
       return get(request);
@@ -69,6 +70,7 @@ std::vector<store::Part> ClientMachine::parts_of(size_t slot, uint64_t length) {
 void ClientMachine::put(const Request& request) {
   store::PutItem item;
   item.key = request.key;
+  if (request.kind == Kind::kUpsert) item.replaces = Generation{};
   std::optional<size_t> slot;
   if (request.in_memory) {
     slot = slots_.take();

@@ -11,7 +11,7 @@
 
 namespace moontide::sim {
 
-enum class Kind : uint8_t { kPut, kPutAsync, kGet, kExists, kRemove, kList };
+enum class Kind : uint8_t { kPut, kPutAsync, kUpsert, kGet, kExists, kRemove, kList };
 
 struct Request {
   uint64_t number = 0;  // of the operation

@@ -38,6 +38,8 @@ struct PutItem {
   Bytes value;  // instead of parts: the client keeps it
   catalog::Retention retention{};
   bool follows = false;  // a block of a prefix: worthless without the item before it, evicted before that
+  // Puts it in the place of an object: of this one, or, empty, of whichever there is, or none.
+  std::optional<Generation> replaces{};
 };
 
 // Bytes of an object; what is past its end is cut off.
@@ -76,7 +78,8 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   // Per item: the length, or ALREADY_EXISTS, TOO_LARGE, NO_SPACE, UNAVAILABLE (no master, no node), INVALID, DENIED,
-  // STALE (removed while it was put), TIMED_OUT.
+  // STALE (removed while it was put; the object that it was to replace is not there any more), TIMED_OUT. What replaces
+  // is committed in sync.
   // `placement` is that of all items.
   OperationRef put(std::vector<PutItem> items, Commit commit, OperationOptions options,
                    catalog::Placement placement = {});

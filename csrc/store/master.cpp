@@ -132,6 +132,8 @@ void Master::close_session(uint64_t number) {
   Session& over = found.mapped();
   over.channel->close();
   reactor_.post([channel = std::shared_ptr<rpc::Channel>(std::move(over.channel))] {});  // it may be the caller
+  const auto is_same = [&](const auto& item) { return item.second.client == over.client; };
+  if (!over.client.empty() && std::ranges::none_of(sessions_, is_same)) catalog_.client_away(over.client);
   auto facts = nodes_.find(over.node);
   if (facts == nodes_.end() || facts->second.session != number) return;
   facts->second.session = 0;

@@ -135,6 +135,7 @@ void Master::client_hello(Session& session, const wire::ClientHello& hello, rpc:
     return responder.refuse({Code::kInvalid, "a client's hello without an id, or a second one"});
   }
   session.client = hello.client;
+  catalog_.client_back(hello.client);
   session.protocol = std::min(max, wire::kProtocolMax);
   responder.reply(wire::ClientWelcome{session.protocol, catalog_.term()});
 }
@@ -166,7 +167,9 @@ void Master::put_start(Session& session, wire::PutStart message, rpc::Responder&
   for (wire::PutStartItem& item : message.items) {
     const std::vector<uint8_t>& given = message.follows;
     bool follows = requests.size() < given.size() && given[requests.size()] != 0;
-    requests.push_back({std::move(item.key), item.length, item.token, follows});
+    const auto& replaces = message.replaces.value;
+    requests.push_back({std::move(item.key), item.length, item.token, follows,
+                        requests.size() < replaces.size() ? replaces[requests.size()] : std::nullopt});
   }
   auto grants = catalog_.put_start(session.client, requests, reactor_.now_ns(), placement);
   wire::PutStartReply reply;

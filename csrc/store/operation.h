@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/id.h"
 #include "base/status.h"
 #include "io/reactor.h"
 
@@ -35,6 +36,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool quiet() const { return done() && holds_ == 0; }
   // Per item, in order: the object's length, or what went wrong. Complete once done.
   const std::vector<Result<uint64_t>>& results() const { return results_; }
+  // Of an item that was put: the object that it became.
+  virtual Generation version(size_t item) const {
+    (void)item;
+    return {};
+  }
   const std::string& trace() const { return options_.trace; }
   int64_t began_ns() const { return began_ns_; }
 

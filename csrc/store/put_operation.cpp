@@ -81,7 +81,10 @@ void PutOperation::grant(const std::vector<size_t>& indices) {
     for (size_t i : chunk) {
       message.items.push_back({items_[i].wanted.key, items_[i].length, items_[i].token});
       message.follows.value.push_back(items_[i].wanted.follows);
+      message.replaces.value.push_back(items_[i].wanted.replaces);
     }
+    const auto replaces = [](const std::optional<Generation>& what) { return what.has_value(); };
+    if (std::ranges::none_of(message.replaces.value, replaces)) message.replaces.value.clear();
     if (std::ranges::count(message.follows.value, 0) == std::ssize(chunk)) message.follows.value.clear();
     if (placement_.replicas != 1 || !placement_.prefer.empty() || !placement_.avoid.empty()) {
       message.placement.value = {{static_cast<uint8_t>(placement_.replicas), placement_.prefer, placement_.avoid}};
@@ -141,7 +144,10 @@ void PutOperation::not_granted(size_t index, Code code) {
       return wait ? retry(index, error) : fail_item(index, error);
     }
     case Code::kAlreadyExists:
+      if (items_[index].wanted.replaces) return retry(index, {Code::kTimedOut, "another put of the key is under way"});
       return fail_item(index, {code, "the key has an object, or a put of it is under way"});
+    case Code::kStale:
+      return fail_item(index, {code, "the key does not have the object that was to be replaced"});
     case Code::kTooLarge:
       return fail_item(index, {code, std::to_string(items_[index].length) + " bytes fit into no segment of the pool"});
     default:
@@ -320,7 +326,8 @@ void PutOperation::commit(const std::vector<size_t>& indices) {
   std::vector<size_t> awaited;
   for (size_t i : indices) {
     Item& item = items_[i];
-    if (commit_ == Commit::kAsync && !client_->commits_.full()) {
+    const bool may_wait = commit_ == Commit::kAsync && !item.wanted.replaces;
+    if (may_wait && !client_->commits_.full()) {
       client_->commits_.add(item.wanted.key, location(item), crc_of(item), item.wanted.retention);
       item.stage = Stage::kOver;
       client_->counters_.put_bytes += item.length;

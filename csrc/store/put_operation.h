@@ -12,6 +12,7 @@ class PutOperation final : public Operation {
   PutOperation(Client& client, std::vector<PutItem> items, Commit commit, OperationOptions options,
                catalog::Placement placement);
   void start(int64_t timeout_ns);
+  Generation version(size_t item) const override { return items_[item].generation; }
 
  private:
   enum class Stage : uint8_t { kGrant, kPull, kCommit, kOver };

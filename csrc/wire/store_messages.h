@@ -186,7 +186,9 @@ struct PutStart {
   // Per item, or none at all: 1 for a block of a prefix whose block before it is the item before it.
   Later<std::vector<uint8_t>> follows{};
   Later<std::vector<Placement>> placement{};  // one for all items; none: one replica, anywhere
-  auto fields() { return std::tie(items, follows, placement); }
+  // Per item, or none at all: what the put may replace; see catalog::PutRequest.
+  Later<std::vector<std::optional<Generation>>> replaces{};
+  auto fields() { return std::tie(items, follows, placement, replaces); }
 };
 
 struct NodeRef {

@@ -167,6 +167,28 @@ class _Commands:
         items = [(f"{prefix}{index}", content(f"{prefix}{index}", version, size)) for index in range(count)]
         return [error.code if error else "ok" for error in self.store.put_many(items)]
 
+    def upsert_loop(self, key: str, first: int, count: int, size: int) -> int:
+        """Versions one after the other; how many."""
+        for version in range(first, first + count):
+            self.store.upsert(key, content(key, version, size))
+        return count
+
+    def count_up(self, key: str, count: int) -> int:
+        """Adds to a number that others add to as well, so many times; how often somebody else was faster."""
+        from moontide.errors import NotFound, Stale
+
+        beaten = 0
+        for _ in range(count):
+            while True:
+                try:
+                    version = self.store.stat(key).version
+                    number = int(self.store.get(key))
+                    self.store.upsert(key, b"%d" % (number + 1), version=version)
+                    break
+                except (NotFound, Stale):  # a miss: it is being replaced
+                    beaten += 1
+        return beaten
+
     def look(self, key: str) -> str:
         self.views[key] = self.store.view(key)
         return "in place" if self.views[key].in_place else "a copy"

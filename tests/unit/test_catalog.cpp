@@ -19,7 +19,7 @@ TEST_CASE("catalog: a put is seen by exists, list and locate after its end, not 
   PutGrant grant = pool.start(kAlice, "k", 1000);
   REQUIRE(grant.code == Code::kOk);
   CHECK(grant.node == kNodeA);
-  CHECK(grant.generation == Generation{1, 1});
+  CHECK(grant.generation == Generation{1, 2});
   CHECK(grant.key_hash == hash64(as_bytes("k")));
   CHECK(grant.length == 1000);
   CHECK(grant.expires_in_ns == Limits{}.put_timeout_ns);

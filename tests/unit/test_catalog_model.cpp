@@ -70,6 +70,7 @@ struct ModelPut {
   PutGrant grant;
   std::vector<ModelPlace> places;
   PutState state = PutState::kStarted;
+  std::optional<Generation> replaces{};
 
   bool any(PutState wanted) const {
     return std::ranges::any_of(places, [&](const ModelPlace& place) { return place.state == wanted; });
@@ -92,12 +93,15 @@ struct ModelPut {
 struct ModelKey {
   Generation newest_seen;    // by a reader or by an answered put: older ones must not show any more
   Generation removed_below;  // generations that a finished remove ended
+  Generation committed;      // last
 };
 
 struct Options {
   bool master_restarts = false;  // excludes nodes that are given up but alive, see docs/design/pool.md
   bool given_up_but_alive = false;
 };
+
+constexpr Generation kLastCommitted{UINT32_MAX, 0};
 
 class World {
  public:
@@ -358,7 +362,10 @@ class World {
   void start_puts() {
     ClientId client{1 + random_.below(3), 0};
     std::vector<PutRequest> requests;
-    for (uint64_t i = 0; i <= random_.below(4); ++i) requests.push_back({pick_key(), random_.below(2000), ++token_});
+    for (uint64_t i = 0; i <= random_.below(4); ++i) {
+      requests.push_back({pick_key(), random_.below(2000), ++token_, false, what_to_replace()});
+      if (requests.back().replaces == kLastCommitted) requests.back().replaces = keys_[requests.back().key].committed;
+    }
     Placement placement{.replicas = 1 + random_.below(3), .prefer = {}, .avoid = {}};
     if (random_.below(3) == 0) placement.prefer.push_back(pick_node().first);
     if (random_.below(4) == 0) placement.avoid.push_back(pick_node().first);
@@ -368,6 +375,7 @@ class World {
       if (grants[i].code != Code::kOk) continue;
       note(grants[i].generation.sequence);
       ModelPut& put = puts_.emplace_back(ModelPut{client, requests[i].key, grants[i], {{grants[i].node}}});
+      put.replaces = requests[i].replaces;
       for (const NodeId& node : grants[i].further) put.places.push_back({node});
       CHECK(put.places.size() <= placement.replicas);
       for (const ModelPlace& place : put.places) {
@@ -376,6 +384,15 @@ class World {
       }
     }
     while (puts_.size() > 200) puts_.pop_front();
+  }
+
+  // Often nothing; whatever there is; the object that was committed last, or another.
+  std::optional<Generation> what_to_replace() {
+    const uint64_t roll = random_.below(8);
+    if (roll == 0) return Generation{};
+    if (roll == 1) return kLastCommitted;
+    if (roll == 2 && random_.below(4) == 0) return Generation{catalog_.term(), random_.below(50)};
+    return {};
   }
 
   ModelPut* pick_put(PutState state) {
@@ -425,6 +442,13 @@ class World {
       return;
     }
     REQUIRE(put->state != PutState::kFailed);
+    if (put->state != PutState::kDone) {
+      ModelKey& key = keys_[put->key];
+      if (put->replaces && !put->replaces->empty()) CHECK(*put->replaces == key.committed);
+      key.committed = put->grant.generation;
+      // what was put before and is replaced: nothing to see
+      std::erase_if(unsettled_ends_, [&](auto& end) { return end.first == put->key; });
+    }
     put->state = PutState::kDone;
     unsettled_ends_.emplace_back(put->key, put->grant.generation);
     settle();

@@ -32,7 +32,7 @@ TEST_CASE("catalog: a new master adopts what nodes hold, in pieces, and publishe
   CHECK(pool.catalog.stats().committed_bytes == 3 * entry_footprint(100));
   CHECK(pool.ordered(kNodeA).empty());
   PutGrant grant = pool.start(kAlice, "new", 1);
-  CHECK(grant.generation == Generation{5, 1});  // newer than anything that exists
+  CHECK(grant.generation == Generation{5, 2});  // newer than anything that exists
 }
 
 TEST_CASE("catalog: nodes that report one generation for several open puts do not mix up the books") {
@@ -75,7 +75,7 @@ TEST_CASE("catalog: after a master's restart a put_end is fine when its entry ca
   pool.catalog.start_term(2);
   pool.join(kNodeA, 64 * kKiB, 1);
   pool.inventory(kNodeA, {entry("confirmed", {1, 4}), unconfirmed("landed", {1, 5}, 192)});
-  CHECK(pool.catalog.node_ready(kNodeA).value() == Generation{2, 1});  // no ticket of this reign is open
+  CHECK(pool.catalog.node_ready(kNodeA).value() == Generation{2, 2});  // no ticket of this reign is open
   CHECK(pool.keys() == std::vector<std::string>{"confirmed"});
   CHECK(pool.end(kAlice, "confirmed", {1, 4}) == Code::kOk);
   CHECK(pool.end(kAlice, "landed", {1, 3}) == Code::kStale);

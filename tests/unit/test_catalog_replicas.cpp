@@ -397,5 +397,5 @@ TEST_CASE("catalog: a repair evicts nothing and goes to no node that its put avo
 
 TEST_CASE("catalog: one replica costs an object no more than before there were several") {
   CHECK(sizeof(Replica) <= 64);
-  CHECK(sizeof(Object) <= 152);
+  CHECK(sizeof(Object) <= 136);
 }

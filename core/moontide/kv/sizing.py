@@ -15,7 +15,7 @@ DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element of the cache, by the name of its type."""
 
 _HEADER_BYTES = 64  # before each object in a segment, and its alignment
-_MASTER_BYTES = 440  # of the master's memory per object; seen with keys of 64 bytes and 200,000 objects
+_MASTER_BYTES = 335  # of the master's memory per object; seen with keys of 64 bytes and 200,000 objects
 _COUNT_MAX = 1 << 20
 
 

@@ -16,7 +16,7 @@ class Call:
 
     number: int
     client: int
-    kind: str  # put, put_async, get, exists, remove, list
+    kind: str  # put, put_async, upsert, get, exists, remove, list
     key: str  # of a list: the prefix
     value: int = 0  # of a put: which contents; of a get: whose contents came, 0 for nobody's
     length: int = 0
@@ -36,7 +36,7 @@ class Call:
 
     @property
     def is_put(self) -> bool:
-        return self.kind in ("put", "put_async")
+        return self.kind in ("put", "put_async", "upsert")
 
     @property
     def failed_for_good(self) -> bool:

@@ -13,6 +13,10 @@ MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 # Longer than a lease and the time that a starting master waits for it.
 LEASE_NS = 3 * SECOND
+# A master gives no node up that was out of its sight for less.
+GIVEN_UP_NS = 5 * SECOND
+# Within so long after that it has joined again.
+BACK_NS = 10 * SECOND
 
 
 class Faults:
@@ -27,6 +31,7 @@ class Faults:
         self._count = 0
         self._busy: set[str] = set()
         self._wrong_clocks: list[tuple[str, int, int]] = []  # host, from, until
+        self._unseen: list[tuple[int, int]] = []  # a host stood still or was cut off: from, until
         self.restarts: dict[str, int] = {}
         self.log: list[str] = []
 
@@ -72,7 +77,20 @@ class Faults:
         self._busy.discard(host)
         end()
 
+    def _somebody_given_up(self) -> bool:
+        """Perhaps a node that lives: a master that starts anew would take its word for what was removed without it.
+
+        The case that docs/design/pool.md names as not covered.
+        """
+        now_ns = self._cluster.time_ns
+        return any(
+            min(now_ns, until_ns) - since_ns > GIVEN_UP_NS and now_ns < until_ns + BACK_NS
+            for since_ns, until_ns in self._unseen
+        )
+
     def _crash(self, host: str) -> None:
+        if host == "master" and self._somebody_given_up():
+            return
         dark = self._random.random() < 0.3
         self._cluster.crash(host, dark)
         what = f"{host} {'goes dark' if dark else 'crashes'}"
@@ -85,7 +103,9 @@ class Faults:
 
     def _pause(self, host: str) -> None:
         self._cluster.pause(host)
-        self._begin(host, f"{host} stops", self._span_ns(MILLISECOND, 30 * SECOND), lambda: self._cluster.resume(host))
+        span_ns = self._span_ns(MILLISECOND, 30 * SECOND)
+        self._unseen.append((self._cluster.time_ns, self._cluster.time_ns + span_ns))
+        self._begin(host, f"{host} stops", span_ns, lambda: self._cluster.resume(host))
 
     def _cut(self, host: str) -> None:
         other = self._random.choice([name for name in self._cluster.hosts if name != host])
@@ -98,7 +118,9 @@ class Faults:
                 self._cluster.heal(source, target)
 
         what = "no way from " + " and ".join(f"{source} to {target}" for source, target in ways)
-        self._begin(host, what, self._span_ns(MILLISECOND, 30 * SECOND), heal)
+        span_ns = self._span_ns(MILLISECOND, 30 * SECOND)
+        self._unseen.append((self._cluster.time_ns, self._cluster.time_ns + span_ns))
+        self._begin(host, what, span_ns, heal)
 
     def _drift(self, host: str) -> None:
         ppm = self._random.choice([-1_000_000, -300_000, -20_000, 20_000, 500_000])

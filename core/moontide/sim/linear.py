@@ -1,8 +1,8 @@
 """Is there an order of a key's operations that explains all answers?
 
-A key is a register that is absent or holds the contents of one put. Puts set it, removes empty it, a get that found
-bytes saw them in it. Each operation takes effect at one moment between its call and its answer; one without a clear
-outcome may take effect later, or never.
+A key is a register that is absent or holds the contents of one put. Puts and upserts set it, removes empty it, a get
+that found bytes saw them in it. Each operation takes effect at one moment between its call and its answer; one without
+a clear outcome may take effect later, or never.
 
 What a client sees of its own put_async before that is committed is its own view, and orders nothing for the others.
 
@@ -11,7 +11,7 @@ other (check_bytes), but not the moment.
 
 In a run with faults a miss tells nothing: the object may be evicted, its node away or cut off. In a calm run (no
 faults, room for everything) a miss says that the key was absent, and a put succeeds only on an absent key; but beside a
-remove it says nothing, since that ends the object at the master first and at its node then.
+remove or an upsert it says nothing, since those end an object at the master first and at its node then.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from moontide.sim.calls import FOREVER, Call
 
 ABSENT = 0
+UNSEEN = -1  # contents that nobody saw: all alike
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,16 @@ def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
         end = call.returned_ns if end_ns < 0 else end_ns
         steps.append(Step(kind, value, call.invoked_ns, end, required, call))
 
-    removes = [call for call in calls if call.kind == "remove" and call.key == key and call.ok]
+    ends = [call for call in calls if call.kind in ("remove", "upsert") and call.key == key and call.ok]
 
     def tells_absence(call: Call) -> bool:
         return calm and not any(
-            remove.invoked_ns <= call.returned_ns and call.invoked_ns <= remove.returned_ns for remove in removes
+            end.invoked_ns <= call.returned_ns and call.invoked_ns <= end.returned_ns for end in ends
         )
 
     for call in calls:
         if call.is_put and call.key == key:
-            surely = call.ok and call.kind == "put"
+            surely = call.ok and call.kind != "put_async"
             add(call, "set", value=call.value, end_ns=call.effect_until_ns, required=surely)
         elif call.kind == "remove" and call.key == key:
             if call.ok:
@@ -81,7 +82,12 @@ def steps_of(key: str, calls: Sequence[Call], calm: bool) -> list[Step]:
 
 
 def explain(steps: Sequence[Step], calm: bool) -> bool:
-    """Whether some order of the steps explains them all (Wing and Gong's search, remembering where it has been)."""
+    """Whether some order of the steps explains them all (Wing and Gong's search, remembering where it has been).
+
+    Contents that nobody saw are as good as any other such: of those that may be set next, only the ones that have to be
+    set first are tried, so that many at once do not multiply the orders.
+    """
+    saw = {step.value for step in steps if step.kind == "saw"}
     required = sum(1 << i for i, step in enumerate(steps) if step.required)
     seen: set[tuple[int, int]] = set()
     stack: list[tuple[int, int]] = [(0, ABSENT)]
@@ -96,6 +102,7 @@ def explain(steps: Sequence[Step], calm: bool) -> bool:
         latest_begin = min(open_ends)
         begun_ns = max((step.begin_ns for i, step in enumerate(steps) if done >> i & 1), default=0)
         branches: list[tuple[int, int]] = []
+        alike: tuple[int, int] | None = None  # the step that nobody saw and that ends first: when, and which
         for i, step in enumerate(steps):
             if step.begin_ns > latest_begin:
                 break
@@ -104,11 +111,18 @@ def explain(steps: Sequence[Step], calm: bool) -> bool:
             after = _after(step, state, calm)
             if after is None:
                 continue
+            if step.kind == "set" and step.value not in saw:
+                after = UNSEEN
+                if step.call.kind == "upsert" or not calm:
+                    alike = min(alike or (step.end_ns, i), (step.end_ns, i))
+                    continue
             if step.kind not in ("set", "clear"):
                 # What was seen and fits now changes nothing: taking it at once loses no order that would do.
-                branches = [(done | 1 << i, state)]
+                branches, alike = [(done | 1 << i, state)], None
                 break
             branches.append((done | 1 << i, after))
+        if alike is not None:
+            branches.append((done | 1 << alike[1], UNSEEN))
         stack += branches
     return False
 
@@ -116,7 +130,8 @@ def explain(steps: Sequence[Step], calm: bool) -> bool:
 def _after(step: Step, state: int, calm: bool) -> int | None:
     """The register after the step; None when the step cannot happen in this state."""
     if step.kind == "set":
-        return None if calm and step.required and state != ABSENT else step.value
+        only_free = calm and step.required and step.call.kind != "upsert"
+        return None if only_free and state != ABSENT else step.value
     if step.kind == "clear":
         return ABSENT
     fits = {"saw": state == step.value, "present": state != ABSENT, "absent": state == ABSENT}[step.kind]

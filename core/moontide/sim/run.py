@@ -111,7 +111,15 @@ class Run:
 
     def _start_random(self) -> bool:
         puts, removes = (10, 1) if self._small_pool else (6, 4)
-        kinds = ["put"] * puts + ["put_async"] * 2 + ["get"] * 10 + ["exists"] * 2 + ["remove"] * removes + ["list"]
+        kinds = (
+            ["put"] * puts
+            + ["put_async"] * 2
+            + ["upsert"] * 3
+            + ["get"] * 10
+            + ["exists"] * 2
+            + ["remove"] * removes
+            + ["list"]
+        )
         kind = self._random.choice(kinds)
         if self.report.calm and kind == "put_async":
             kind = "put"  # until it is committed only its own client sees it

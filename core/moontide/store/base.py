@@ -10,7 +10,8 @@ from moontide.config import Config, load_config
 from moontide.engine import Engine, Operation
 from moontide.errors import Invalid, MoontideError
 from moontide.observe.traces import Trace, trace_text
-from moontide.store.procedures import Key, LetGo, Procedures, encode_key, operation_of, placement, retained
+from moontide.store.options import placement, retained
+from moontide.store.procedures import Key, LetGo, Procedures, encode_key, operation_of
 
 __all__ = ["Part", "StoreBase"]
 

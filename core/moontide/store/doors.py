@@ -9,16 +9,8 @@ from typing import Any, TypeVar
 from moontide.errors import MoontideError
 from moontide.observe.traces import Trace, trace_text
 from moontide.store.base import StoreBase
-from moontide.store.procedures import (
-    DrainStatus,
-    Key,
-    Native,
-    ObjectInfo,
-    placement,
-    retained,
-    run_awaiting,
-    run_blocking,
-)
+from moontide.store.options import placement, retained
+from moontide.store.procedures import DrainStatus, Key, Native, ObjectInfo, run_awaiting, run_blocking
 from moontide.store.views import View
 
 __all__ = ["AsyncStore", "Store"]
@@ -75,11 +67,60 @@ class Store(StoreBase):
         replicas: int = 1,
         prefer: Sequence[str] = (),
         avoid: Sequence[str] = (),
+        prefix: bool = False,
         trace: Trace = "",
     ) -> list[MoontideError | None]:
-        """Stores several (key, contiguous buffer); one result per item, in order: None, or the error of `put`."""
+        """Stores several (key, contiguous buffer); one result per item, in order: None, or the error of `put`.
+
+        `prefix`: they are one group, the blocks of a prefix: each is worthless without the one before it, so the pool
+        gives up the last ones first.
+        """
         where = placement(replicas, prefer, avoid)
-        return run_blocking(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl), where))
+        return run_blocking(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl), where, prefix))
+
+    def upsert(
+        self,
+        key: Key,
+        value: object,
+        *,
+        version: str | None = None,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
+    ) -> str:
+        """Stores the bytes in the place of whatever the key has, and returns the version of the new object.
+
+        With `version` (of `upsert` or `stat`) only where that very object is still there: of several who read one
+        version, one succeeds. Readers see the old object or the new one, and in between perhaps a miss, never a mix.
+        Other options as for `put`. Stale: the key does not have that version (any more); TimedOut: also while another
+        put of the key is under way; NoSpace, TooLarge, Unavailable.
+        """
+        where = placement(replicas, prefer, avoid)
+        text, kept = trace_text(trace), retained(pin, ttl)
+        found = run_blocking(self._procedures.upsert_many([(key, value)], [version], text, kept, where))[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
+
+    def upsert_many(
+        self,
+        items: Sequence[tuple[Key, object]],
+        *,
+        versions: Sequence[str | None] | None = None,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
+    ) -> list[str | MoontideError]:
+        """As `upsert`, for several (key, contiguous buffer); the version or the error per item, in order."""
+        where = placement(replicas, prefer, avoid)
+        text = trace_text(trace)
+        return run_blocking(self._procedures.upsert_many(items, versions, text, retained(pin, ttl), where))
 
     def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
         """Says anew how long an object is kept, as for `put`, the ttl from now on; without options: like any other.
@@ -281,11 +322,50 @@ class AsyncStore(StoreBase):
         replicas: int = 1,
         prefer: Sequence[str] = (),
         avoid: Sequence[str] = (),
+        prefix: bool = False,
         trace: Trace = "",
     ) -> list[MoontideError | None]:
         """See `Store.put_many`."""
         where = placement(replicas, prefer, avoid)
-        return await self._run(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl), where))
+        return await self._run(self._procedures.put_many(items, trace_text(trace), retained(pin, ttl), where, prefix))
+
+    async def upsert(
+        self,
+        key: Key,
+        value: object,
+        *,
+        version: str | None = None,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
+    ) -> str:
+        """See `Store.upsert`."""
+        where = placement(replicas, prefer, avoid)
+        text, kept = trace_text(trace), retained(pin, ttl)
+        found = (await self._run(self._procedures.upsert_many([(key, value)], [version], text, kept, where)))[0]
+        if isinstance(found, MoontideError):
+            raise found
+        return found
+
+    async def upsert_many(
+        self,
+        items: Sequence[tuple[Key, object]],
+        *,
+        versions: Sequence[str | None] | None = None,
+        pin: str = "none",
+        ttl: float | None = None,
+        replicas: int = 1,
+        prefer: Sequence[str] = (),
+        avoid: Sequence[str] = (),
+        trace: Trace = "",
+    ) -> list[str | MoontideError]:
+        """See `Store.upsert_many`."""
+        where = placement(replicas, prefer, avoid)
+        text = trace_text(trace)
+        return await self._run(self._procedures.upsert_many(items, versions, text, retained(pin, ttl), where))
 
     async def keep(self, key: Key, *, pin: str = "none", ttl: float | None = None) -> None:
         """See `Store.keep`."""

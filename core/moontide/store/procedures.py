@@ -13,26 +13,21 @@ from moontide import _core
 from moontide._waiting import completion
 from moontide.engine import Operation, _memory_range
 from moontide.errors import Invalid, MoontideError, NoSpace, NotFound, TooLarge, Unsupported
+from moontide.store.options import ANYWHERE, NOT_RETAINED, Placement, Retained, is_node_id
 from moontide.store.ranges import PartOf, get_into_range, get_ranges, object_range
 from moontide.store.tensors import FRAMEWORKS, fill_tree, pack_tree, unpack_tree
 from moontide.store.views import View
 
 __all__ = [
-    "ANYWHERE",
-    "NOT_RETAINED",
     "DrainStatus",
     "Key",
     "LetGo",
     "Native",
     "ObjectInfo",
     "Place",
-    "Placement",
     "Procedures",
-    "Retained",
     "encode_key",
     "operation_of",
-    "placement",
-    "retained",
     "run_awaiting",
     "run_blocking",
 ]
@@ -54,11 +49,16 @@ class Place(NamedTuple):
 
 
 class ObjectInfo(NamedTuple):
-    """One committed object: its key, and its length in bytes. From `stat` also where it lies, the nearest first."""
+    """One committed object: its key, and its length in bytes.
+
+    From `stat` also where it lies, the nearest first, and its version, which tells it from any other that the key has
+    had or will have.
+    """
 
     key: bytes
     length: int
     places: tuple[Place, ...] = ()
+    version: str = ""
 
 
 class DrainStatus(NamedTuple):
@@ -159,47 +159,6 @@ def encode_key(key: Key) -> bytes:
     return raw
 
 
-Retained = tuple[int, float]
-"""How the native client is told to keep an object: (which pin, seconds to live; 0: no end)."""
-NOT_RETAINED: Retained = (0, 0.0)
-_PINS = {"none": 0, "soft": 1, "hard": 2}
-_TTL_MAX_S = 100 * 365 * 86400
-
-
-def retained(pin: str, ttl: float | None) -> Retained:
-    """Invalid: another pin than none, soft, hard; a ttl that is not above 0 and at most 100 years."""
-    if pin not in _PINS:
-        raise Invalid(f"pin = {pin!r}: allowed are {', '.join(_PINS)}")
-    if ttl is not None and not 0 < ttl <= _TTL_MAX_S:
-        raise Invalid(f"ttl = {ttl!r} seconds: must be above 0 and at most {_TTL_MAX_S}; None is no end")
-    return _PINS[pin], ttl or 0.0
-
-
-Placement = tuple[int, list[str], list[str]]
-"""Where the native client is told to put objects: (how many replicas, nodes tried first, nodes never used)."""
-ANYWHERE: Placement = (1, [], [])
-_REPLICAS_MAX = 8
-_PLACEMENT_NODES_MAX = 64
-_OWN_NODE = "own"
-
-
-def placement(replicas: int, prefer: Sequence[str], avoid: Sequence[str]) -> Placement:
-    """Invalid: not 1 to 8 replicas; over 64 nodes, or one that is no id of a node (to prefer: nor "own")."""
-    if not 1 <= replicas <= _REPLICAS_MAX:
-        raise Invalid(f"replicas = {replicas}: must be from 1 to {_REPLICAS_MAX}")
-    for option, nodes in (("prefer", prefer), ("avoid", avoid)):
-        if isinstance(nodes, str) or len(nodes) > _PLACEMENT_NODES_MAX:
-            raise Invalid(f"{option} = {nodes!r}: must be a list of at most {_PLACEMENT_NODES_MAX} ids of nodes")
-        for node in nodes:
-            if not _is_node_id(node) and (option, node) != ("prefer", _OWN_NODE):
-                raise Invalid(f"{option} names {node!r}: the id of a node is 32 hexadecimal digits")
-    return replicas, list(prefer), list(avoid)
-
-
-def _is_node_id(text: str) -> bool:
-    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)
-
-
 class Procedures:
     """Put, get and the rest over one native client. Any thread."""
 
@@ -231,8 +190,34 @@ class Procedures:
         trace: str = "",
         retained: Retained = NOT_RETAINED,
         placement: Placement = ANYWHERE,
+        prefix: bool = False,
     ) -> list[MoontideError | None]:
-        results: list[MoontideError | None] = [None] * len(items)
+        found = await self._put(items, (), trace, retained, placement, prefix)
+        return [item if isinstance(item, MoontideError) else None for item in found]
+
+    async def upsert_many(
+        self,
+        items: Sequence[tuple[Key, object]],
+        versions: Sequence[str | None] | None,
+        trace: str = "",
+        retained: Retained = NOT_RETAINED,
+        placement: Placement = ANYWHERE,
+    ) -> list[str | MoontideError]:
+        if versions is not None and len(versions) != len(items):
+            raise Invalid(f"{len(items)} items, {len(versions)} versions")
+        wanted = ["" if version is None else version for version in versions or [None] * len(items)]
+        return await self._put(items, wanted, trace, retained, placement, prefix=False)
+
+    async def _put(
+        self,
+        items: Sequence[tuple[Key, object]],
+        replaces: Sequence[str],
+        trace: str,
+        retained: Retained,
+        placement: Placement,
+        prefix: bool,
+    ) -> list[Any]:
+        results: list[Any] = [None] * len(items)
         accepted: list[tuple[int, bytes, tuple[int, int], object]] = []
         for index, (key, value) in enumerate(items):
             try:
@@ -244,10 +229,19 @@ class Procedures:
             return results
         parts = [_as_parts(item[2]) for item in accepted]
         raw = [item[1] for item in accepted]
-        batch = self._client.put(raw, parts, False, trace=trace, retained=retained, placement=placement)
+        batch = self._client.put(
+            raw,
+            parts,
+            False,
+            trace=trace,
+            prefix=prefix,
+            retained=retained,
+            placement=placement,
+            replaces=[replaces[item[0]] for item in accepted] if replaces else [],
+        )
         outcome = await self._finish(batch, accepted)
         for (index, *_), result in zip(accepted, outcome, strict=True):
-            results[index] = result if isinstance(result, MoontideError) else None
+            results[index] = result
         return results
 
     async def read(
@@ -411,7 +405,7 @@ class Procedures:
         return [
             item
             if isinstance(item, MoontideError)
-            else ObjectInfo(key, item[0], tuple(Place(*place) for place in item[1]))
+            else ObjectInfo(key, item[0], tuple(Place(*place) for place in item[2]), version=item[1])
             for key, item in zip(raw, found, strict=True)
         ]
 
@@ -436,7 +430,7 @@ class Procedures:
                 return found
 
     async def drain(self, node: str, cancel: bool) -> DrainStatus:
-        if not _is_node_id(node):
+        if not is_node_id(node):
             raise Invalid(f"node = {node!r}: the id of a node is 32 hexadecimal digits")
         return DrainStatus(*await _Wait(self._client.drain(node, not cancel)))
 
