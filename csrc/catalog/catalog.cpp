@@ -1,6 +1,7 @@
 #include "catalog/catalog.h"
 
 #include "base/hash.h"
+#include "catalog/batch_lookup.h"
 
 namespace moontide::catalog {
 
@@ -14,7 +15,7 @@ void Catalog::start_term(uint32_t term) {
   objects_.clear();
   nodes_.clear();
   last_ops_.clear();
-  deadlines_.clear();
+  open_puts_.clear();
   expiries_.clear();
   retiring_keys_.clear();
   retiring_count_ = 0;
@@ -35,14 +36,19 @@ std::vector<PutGrant> Catalog::put_start(const ClientId& client, std::span<const
   std::vector<PutGrant> grants;
   grants.reserve(requests.size());
   ++batch_;
-  for (const PutRequest& request : requests) grants.push_back(start_one(client, request, placement));
+  BatchLookup lookup(objects_, requests, &PutRequest::key);
+  for (const PutRequest& request : requests) {
+    Object* live = lookup.find(grants.size(), request.key);
+    grants.push_back(start_one(client, request, placement, live));
+  }
   evict_ahead();
   return grants;
 }
 
-PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, const Placement& placement) {
+PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, const Placement& placement,
+                            Object* live) {
   if (!key_valid(request.key) || !placement_valid(placement)) return {.code = Code::kInvalid};
-  if (Object* live = objects_.find(request.key)) {
+  if (live != nullptr) {
     if (live->committed() && !expired(*live)) {
       use(*live);  // the client would have written it: it is in use
       return {.code = Code::kAlreadyExists};
@@ -80,9 +86,12 @@ PutGrant Catalog::start_one(const ClientId& client, const PutRequest& request, c
 }
 
 void Catalog::open_put(Object& object, const ClientId& writer, uint64_t token) {
-  object.open = std::make_unique<OpenPut>(OpenPut{writer, token, now_ns_ + limits_.put_timeout_ns});
-  deadlines_.emplace(deadline_of(object), &object);
+  OpenPut& put = open_puts_.emplace_back(writer, token, now_ns_ + limits_.put_timeout_ns, &object);
+  put.self = std::prev(open_puts_.end());
+  object.open = &put;
 }
+
+void Catalog::close_put(Object& object) { open_puts_.erase(std::exchange(object.open, nullptr)->self); }
 
 PutGrant Catalog::grant(Object& object) const {
   PutGrant grant{.code = Code::kOk,
@@ -119,12 +128,12 @@ std::vector<Code> Catalog::put_end(const ClientId& client, std::span<const PutPl
   std::vector<Code> codes;
   codes.reserve(placed.size());
   ++batch_;
-  for (const PutPlaced& one : placed) codes.push_back(end_one(client, one));
+  BatchLookup lookup(objects_, placed, &PutPlaced::key);
+  for (const PutPlaced& one : placed) codes.push_back(end_one(client, one, lookup.find(codes.size(), one.key)));
   return codes;
 }
 
-Code Catalog::end_one(const ClientId& client, const PutPlaced& placed) {
-  Object* object = objects_.find(placed.key);
+Code Catalog::end_one(const ClientId& client, const PutPlaced& placed, Object* object) {
   if (object == nullptr || object->generation != placed.generation) {
     ++counters_.puts_stale;
     return Code::kStale;
@@ -163,8 +172,7 @@ Code Catalog::land(Object& object, const PlacedAt& at) {
 }
 
 void Catalog::commit(Object& object, const Retention& retention) {
-  deadlines_.erase(deadline_of(object));
-  object.open = nullptr;
+  close_put(object);
   for (Replica* replica : object.replicas()) {
     if (!replica->placed) give_up(*replica);
   }
@@ -191,8 +199,7 @@ void Catalog::use(Replica& replica) {
     before = last_of_batch(node);
     if (before != nullptr && before->object->generation != replica.follows) before = nullptr;
     if (before == nullptr && replica.slot == kNoSlot) {  // stored now: it may follow what an earlier batch stored
-      auto it = node.objects.find(replica.follows);
-      if (it != node.objects.end()) before = it->second;
+      before = node.replica(replica.follows);
     }
   }
   // the policy does not know what is pinned otherwise, or open
@@ -245,8 +252,9 @@ std::vector<Place> Catalog::locate(std::span<const std::string> keys, int64_t no
   advance(now_ns);
   std::vector<Place> places(keys.size());
   ++batch_;
+  BatchLookup lookup(objects_, keys, std::identity{});
   for (size_t i = 0; i < keys.size(); ++i) {
-    Object* object = objects_.find(keys[i]);
+    Object* object = lookup.find(i, keys[i]);
     if (object == nullptr || !visible(*object)) {
       ++counters_.missed;
       continue;
@@ -282,8 +290,9 @@ void Catalog::tell_places(Object& object, Place& place) {
 
 std::vector<bool> Catalog::exists(std::span<const std::string> keys) const {
   std::vector<bool> found(keys.size());
+  BatchLookup lookup(objects_, keys, std::identity{});
   for (size_t i = 0; i < keys.size(); ++i) {
-    const Object* object = objects_.find(keys[i]);
+    const Object* object = lookup.find(i, keys[i]);
     found[i] = object != nullptr && visible(*object);
   }
   return found;
@@ -300,12 +309,13 @@ void Catalog::touch(std::span<const std::string> keys) {
 std::vector<Code> Catalog::remove(std::span<const std::string> keys) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
+  BatchLookup lookup(objects_, keys, std::identity{});
   for (const std::string& key : keys) {
+    Object* object = lookup.find(codes.size(), key);
     if (!key_valid(key)) {
       codes.push_back(Code::kInvalid);
       continue;
     }
-    Object* object = objects_.find(key);
     bool found = object != nullptr && !expired(*object);
     codes.push_back(found ? Code::kOk : Code::kNotFound);
     if (object != nullptr) {
@@ -345,11 +355,11 @@ ListPage Catalog::list(std::string_view prefix, std::string_view start_after, si
 
 void Catalog::tick(int64_t now_ns) {
   advance(now_ns);
-  for (size_t i = 0; i < limits_.expiries_per_tick && !deadlines_.empty(); ++i) {
-    auto& [deadline, object] = *deadlines_.begin();
-    if (std::get<0>(deadline) > now_ns_) break;
+  for (size_t i = 0; i < limits_.expiries_per_tick && !open_puts_.empty(); ++i) {
+    const OpenPut& put = open_puts_.front();
+    if (put.deadline_ns > now_ns_) break;
     ++counters_.puts_expired;
-    retire(*object);
+    retire(*put.object);
   }
   expire();
   evict_ahead();

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <algorithm>
+#include <list>
 #include <map>
 #include <span>
 #include <string_view>
@@ -144,10 +145,11 @@ class Catalog {
   size_t entries() const { return replica_count_ + retiring_count_; }
   Generation ticket_floor(const Node& node) const;
 
-  PutGrant start_one(const ClientId& client, const PutRequest& request, const Placement& placement);
+  // `live`: the object of that key, or null.
+  PutGrant start_one(const ClientId& client, const PutRequest& request, const Placement& placement, Object* live);
   PutGrant grant(Object& object) const;
   Code place(const PutRequest& request, const Placement& placement, std::vector<Node*>& nodes);
-  Code end_one(const ClientId& client, const PutPlaced& placed);
+  Code end_one(const ClientId& client, const PutPlaced& placed, Object* object);
   // kOk: the replica is marked as placed where the put says; kStale: the object has none there.
   Code land(Object& object, const PlacedAt& at);
   // Of an object of which some replicas are placed: it is seen from now on, those that are not placed are over.
@@ -183,11 +185,13 @@ class Catalog {
   // One more place of an object that was heard of before.
   void adopt_further(Node& node, Object& object, const InventoryEntry& entry);
   void open_put(Object& object, const ClientId& writer, uint64_t token);
+  void close_put(Object& object);
 
   // catalog_replicas.cpp
   // Not placed yet; its bytes count.
   Replica& add_replica(Object& object, Node& node);
   void mark_placed(Replica& replica, uint64_t offset);
+  void leave_unfinished(Replica& replica);
   // Takes it out of every table of its node, and from its object; its bytes no longer count.
   void detach(Replica& replica);
   // Moves the replica to its node's retiring ones, and the object with it where that was the last that it could live
@@ -251,12 +255,9 @@ class Catalog {
   NodeTable nodes_;
   LastOps last_ops_;
   EventLog events_;
+  std::list<OpenPut> open_puts_;  // the first to time out first
   // With the key: nodes that lie may report one generation for several.
   using Deadline = std::tuple<int64_t, Generation, std::string_view>;
-  static Deadline deadline_of(const Object& object) {
-    return {object.open->deadline_ns, object.generation, object.key()};
-  }
-  std::map<Deadline, Object*> deadlines_;  // of the open puts
   static Deadline expiry_of(const Object& object) { return {object.expires_ns, object.generation, object.key()}; }
   std::map<Deadline, Object*> expiries_;                  // of the committed objects that have a ttl
   std::unordered_map<uint64_t, uint32_t> retiring_keys_;  // key hash → retiring entries; looked up only

@@ -15,8 +15,8 @@ std::string unequal(const std::string& what, uint64_t kept, uint64_t counted) {
 
 Stats Catalog::stats() const {
   Stats stats = counters_;
-  stats.unfinished = deadlines_.size();
-  stats.committed = objects_.size() - deadlines_.size();
+  stats.unfinished = open_puts_.size();
+  stats.committed = objects_.size() - open_puts_.size();
   stats.replicas_short = missing_;
   stats.nodes = nodes_.size();
   for (auto& [id, node] : nodes_) {
@@ -42,7 +42,7 @@ Result<> Catalog::check_invariants() const {
   for (auto& [id, node] : nodes_) {
     if (id != node.id) return broken("node under another id");
     TRY_VOID(check_node(node));
-    on_nodes += node.objects.size();
+    on_nodes += node.replicas.size();
     retiring += node.retiring.size();
     for (auto& [generation, entry] : node.retiring) {
       if (entry.beside_live) {
@@ -73,7 +73,8 @@ Result<> Catalog::check_invariants() const {
   if (repairing != repairing_) return broken(unequal("repairs", repairing_, repairing));
   if (leaving != beside_live) return broken(unequal("retiring beside the living", beside_live, leaving));
   if (missing != missing_ || lacking != short_.size()) return broken(unequal("missing replicas", missing_, missing));
-  if (open != deadlines_.size()) return broken(unequal("open puts", deadlines_.size(), open));
+  if (open != open_puts_.size()) return broken(unequal("open puts", open_puts_.size(), open));
+  if (!std::ranges::is_sorted(open_puts_, {}, &OpenPut::deadline_ns)) return broken("open puts out of order");
   if (retiring != retiring_count_) return broken(unequal("retiring", retiring_count_, retiring));
   if (retiring_keys != retiring_keys_) return broken("retiring keys disagree");
   if (timed != expiries_.size()) return broken(unequal("expiries", expiries_.size(), timed));
@@ -86,7 +87,8 @@ Result<> Catalog::check_object(const Object& object) const {
   if (objects_.find(object.key()) != &object || object.key_hash() != hash64(as_bytes(object.key())))
     return broken("object under another key");
   if (object.generation.term > term_) return broken(generation + " of a later term");
-  if (!object.committed() && !deadlines_.contains(deadline_of(object))) return broken("deadline of " + generation);
+  if (!object.committed() && (object.open->object != &object || &*object.open->self != object.open))
+    return broken("open put of " + generation);
   if (object.expires_ns != kNever && (!object.committed() || !expiries_.contains(expiry_of(object)))) {
     return broken("expiry of " + generation);
   }
@@ -98,8 +100,7 @@ Result<> Catalog::check_object(const Object& object) const {
     if (std::ranges::find(nodes, replica->node) != nodes.end())
       return broken("two replicas on one node: " + generation);
     nodes.push_back(replica->node);
-    auto it = replica->node->objects.find(object.generation);
-    if (it == replica->node->objects.end() || it->second != replica) return broken("replica not on its node");
+    if (replica->node->replica(object.generation) != replica) return broken("replica not on its node");
     if (replica->repair != (!replica->placed && object.committed())) return broken("repair of " + generation);
     if (replica->placed && !object.committed()) return broken("placed before it was committed: " + generation);
   }
@@ -116,22 +117,34 @@ Result<> Catalog::check_object(const Object& object) const {
 
 Result<> Catalog::check_node(const Node& node) const {
   uint64_t unfinished = 0, committed = 0, retiring = 0, in_policy = 0, hard_bytes = 0, hard = 0, soft = 0;
-  for (auto& [generation, replica] : node.objects) {
+  size_t unplaced = 0, repairs = 0, unconfirmed = 0;
+  for (size_t cursor = 0; const Replica* replica = node.replicas.next(cursor);) {
     const Object* object = replica->object;
-    if (replica->node != &node || object->generation != generation) return broken("replica on another node");
+    const Generation generation = object->generation;
+    if (replica->node != &node || node.replica(generation) != replica) return broken("replica on another node");
     if (node.retiring.contains(generation)) return broken("generation " + generation.text() + " lives and retires");
     if (evictable(*replica) != (replica->slot != kNoSlot))
       return broken("policy misses generation " + generation.text());
     if (node.tickets.contains(generation) != (!object->committed() && !object->open->writer.empty())) {
       return broken("ticket of generation " + generation.text());
     }
-    if (node.to_confirm.contains(generation) && !replica->placed) return broken("confirms what is not placed");
-    if (replica->placed == node.unfinished.contains(generation)) return broken("open set " + generation.text());
+    if (replica->unconfirmed && !replica->placed) return broken("confirms what is not placed");
+    if (replica->repair != node.repairs.contains(generation)) return broken("repairs of " + generation.text());
+    unplaced += !replica->placed;
+    repairs += replica->repair;
+    unconfirmed += replica->unconfirmed;
     (replica->placed ? committed : unfinished) += object->footprint();
     if (replica->placed && object->pin == Pin::kSoft) ++soft;
     if (replica->placed && object->pin == Pin::kHard) ++hard, hard_bytes += object->footprint();
   }
   for (auto& [generation, entry] : node.retiring) retiring += entry.footprint;
+  for (const Generation& generation : std::set(node.to_confirm.begin(), node.to_confirm.end())) {
+    const Replica* replica = node.replica(generation);
+    if (replica != nullptr && replica->unconfirmed) --unconfirmed;
+  }
+  if (unconfirmed != 0) return broken("a confirmation is not in the queue");
+  if (unplaced != node.unfinished_count) return broken(unequal("not placed", node.unfinished_count, unplaced));
+  if (repairs != node.repairs.size()) return broken(unequal("repairs on a node", node.repairs.size(), repairs));
   if (unfinished != node.unfinished_bytes) return broken(unequal("unfinished", node.unfinished_bytes, unfinished));
   if (committed != node.committed_bytes) return broken(unequal("committed", node.committed_bytes, committed));
   if (hard_bytes != node.hard_bytes || hard != node.hard_count) return broken(unequal("pins", node.hard_count, hard));

@@ -13,7 +13,7 @@ Code Catalog::drain(const NodeId& id, bool on) {
   if (node == nullptr) return Code::kNotFound;
   if (on && !node->draining) drop_repairs(*node);
   node->draining = on;
-  node->drained_to = {};
+  node->drained_to = 0;
   ever_drained_ = ever_drained_ || on;
   return Code::kOk;
 }
@@ -27,8 +27,7 @@ size_t Catalog::staying_count(const Object& object) {
 bool Catalog::known_elsewhere(const Object& object) {
   const auto replicas = object.replicas();
   return std::ranges::any_of(replicas, [&](const Replica* one) {
-    return one->placed && !one->node->draining && one->node->state == NodeState::kReady &&
-           !one->node->to_confirm.contains(object.generation);
+    return one->placed && !one->node->draining && one->node->state == NodeState::kReady && !one->unconfirmed;
   });
 }
 
@@ -36,7 +35,7 @@ bool Catalog::known_elsewhere(const Object& object) {
 bool Catalog::somebody_could_have(const Object& object) const {
   return std::ranges::any_of(nodes_, [&](const auto& entry) {
     const Node& node = entry.second;
-    return !node.draining && node.capacity_bytes >= object.footprint() && !node.objects.contains(object.generation) &&
+    return !node.draining && node.capacity_bytes >= object.footprint() && node.replica(object.generation) == nullptr &&
            !is_avoided(object, node);
   });
 }
@@ -49,19 +48,17 @@ void Catalog::drain_some() {
 
 // The next objects of the node, over and over: some come back, or have to wait for room.
 void Catalog::drain_some(Node& node) {
-  for (size_t looked = 0; looked < limits_.drained_per_tick && !node.objects.empty(); ++looked) {
-    auto it = node.objects.upper_bound(node.drained_to);
-    if (it == node.objects.end()) {
-      node.drained_to = {};
+  for (size_t looked = 0; looked < limits_.drained_per_tick; ++looked) {
+    Replica* replica = node.replicas.next(node.drained_to);
+    if (replica == nullptr) {
+      node.drained_to = 0;
       return;
     }
-    node.drained_to = it->first;
-    Replica& replica = *it->second;
-    Object& object = *replica.object;
-    if (!object.committed() || !replica.placed) continue;
+    Object& object = *replica->object;
+    if (!object.committed() || !replica->placed) continue;
     recount(object);
     if ((object.missing > 0 && somebody_could_have(object)) || !known_elsewhere(object)) continue;
-    give_up(replica);
+    give_up(*replica);
     ++counters_.drained;
   }
 }

@@ -1,5 +1,6 @@
 // Nodes come, report, go and give space back.
 #include <cstdlib>
+#include <utility>
 
 #include "base/hash.h"
 #include "catalog/catalog.h"
@@ -70,10 +71,10 @@ Result<> Catalog::take_reported(Node& node, const InventoryEntry& entry) {
   }
   if (!retention_valid(entry.retention)) return refuse("bad retention");
   if (node.retiring.contains(entry.generation)) return {};  // ordered again when the inventory is complete
-  if (auto known = node.objects.find(entry.generation); known != node.objects.end()) {
-    const Object& object = *known->second->object;
+  if (Replica* known = node.replica(entry.generation)) {
+    const Object& object = *known->object;
     if (object.key() != entry.key || object.length != entry.length) return refuse("key or length changed");
-    take_known(*known->second, entry);
+    take_known(*known, entry);
     return {};
   }
   if (entry_footprint(entry.length) > node.free_bytes()) return refuse("more entries than the segment holds");
@@ -102,7 +103,7 @@ void Catalog::take_known(Replica& replica, const InventoryEntry& entry) {
   // the node knows better than the client that told the place
   replica.offset = entry.offset;
   object.crc = entry.crc;
-  if (!entry.confirmed || differs(entry.retention, retention_of(object))) node.to_confirm.insert(object.generation);
+  if (!entry.confirmed || differs(entry.retention, retention_of(object))) node.confirm(replica);
 }
 
 void Catalog::adopt(Node& node, const InventoryEntry& entry) {
@@ -117,7 +118,7 @@ void Catalog::adopt(Node& node, const InventoryEntry& entry) {
   replica.join_round = node.join_round;
   if (!entry.confirmed) return;
   mark_placed(replica, entry.offset);
-  node.to_confirm.erase(object.generation);
+  replica.unconfirmed = false;
   retain(object, entry.retention);
   use(object);
   events_.stored(object);
@@ -142,14 +143,14 @@ void Catalog::adopt_further(Node& node, Object& object, const InventoryEntry& en
   replica.join_round = node.join_round;
   if (!entry.confirmed) return;
   mark_placed(replica, entry.offset);
-  node.to_confirm.erase(object.generation);
+  replica.unconfirmed = false;
   if (confirms) {
     object.crc = entry.crc;
     return commit(object, entry.retention);
   }
   count_pin(replica);
   use(replica);
-  if (differs(entry.retention, retention_of(object))) node.to_confirm.insert(object.generation);
+  if (differs(entry.retention, retention_of(object))) node.confirm(replica);
   object.wanted = std::max<uint8_t>(object.wanted, static_cast<uint8_t>(object.placed_count()));
   recount(object);
 }
@@ -160,7 +161,7 @@ Result<Generation> Catalog::node_ready(const NodeId& id) {
     return fail(Code::kInvalid, "end of the inventory of node " + id.text() + ", which is not joining");
   }
   std::vector<Replica*> gone;
-  for (auto& [generation, replica] : node->objects) {
+  for (size_t cursor = 0; Replica* replica = node->replicas.next(cursor);) {
     if (replica->placed && replica->join_round != node->join_round) gone.push_back(replica);
   }
   for (Replica* replica : gone) {
@@ -175,7 +176,7 @@ Result<Generation> Catalog::node_ready(const NodeId& id) {
 }
 
 Generation Catalog::ticket_floor(const Node& node) const {
-  return node.tickets.empty() ? Generation{term_, sequence_ + 1} : *node.tickets.begin();
+  return node.tickets.empty() ? Generation{term_, sequence_ + 1} : node.tickets.oldest();
 }
 
 void Catalog::node_away(const NodeId& id) {
@@ -189,9 +190,11 @@ void Catalog::node_away(const NodeId& id) {
 void Catalog::node_lost(const NodeId& id) {
   Node* node = nodes_.find(id);
   if (node == nullptr) return;
-  while (!node->objects.empty()) {
-    Object& object = *node->objects.begin()->second->object;
-    detach(*node->objects.begin()->second);
+  std::vector<Replica*> gone;
+  for (size_t cursor = 0; Replica* replica = node->replicas.next(cursor);) gone.push_back(replica);
+  for (Replica* replica : gone) {
+    Object& object = *replica->object;
+    detach(*replica);
     const bool lives = object.committed() ? object.placed_count() > 0 : object.replicas().count > 0;
     if (lives) {
       recount(object);
@@ -223,10 +226,10 @@ std::vector<NodeOrder> Catalog::take_orders(size_t max_items) {
     if (node.to_retire.empty() && node.to_confirm.empty() && node.to_repair.empty()) continue;
     NodeOrder order{.node = id, .floor = ticket_floor(node)};
     while (!node.to_confirm.empty() && order.confirm.size() < max_items) {
-      const auto newest = std::prev(node.to_confirm.end());  // whose client is about to be answered
-      const Object& object = *node.objects.at(*newest)->object;
-      order.confirm.push_back({object.generation, retention_of(object)});
-      node.to_confirm.erase(newest);
+      Replica* newest = node.replica(node.to_confirm.back());  // whose client is about to be answered
+      node.to_confirm.pop_back();
+      if (newest == nullptr || !std::exchange(newest->unconfirmed, false)) continue;
+      order.confirm.push_back({newest->object->generation, retention_of(*newest->object)});
     }
     order_repairs(node, order, max_items);
     while (!node.to_retire.empty() && order.retire.size() < max_items) {

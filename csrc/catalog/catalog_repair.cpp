@@ -34,13 +34,14 @@ void Catalog::begin_repair(Object& object) {
   const bool enough = std::cmp_greater_equal(staying, object.wanted) || replicas.count == kMaxReplicas;
   if (enough || !has_source || expired(object)) return;
   auto may = [&](const Node& node) {
-    if (node.objects.contains(object.generation) || node.retiring.contains(object.generation)) return false;
+    if (node.replica(object.generation) != nullptr || node.retiring.contains(object.generation)) return false;
     if (is_avoided(object, node)) return false;
     return has_spare_room(node, object.footprint());
   };
   Node* node = nodes_.least_full(object.footprint(), may);
   if (node == nullptr) return;
   add_replica(object, *node).repair = true;
+  node->repairs.insert(object.generation);
   node->to_repair.push_back(object.generation);
   ++repairing_;
 }
@@ -49,14 +50,14 @@ void Catalog::order_repairs(Node& node, NodeOrder& order, size_t max_items) {
   while (!node.to_repair.empty() && order.repair.size() < max_items) {
     const Generation generation = node.to_repair.front();
     node.to_repair.pop_front();
-    auto it = node.objects.find(generation);
-    if (it == node.objects.end() || !it->second->repair) continue;
-    const Object& object = *it->second->object;
+    Replica* wanted = node.replica(generation);
+    if (wanted == nullptr || !wanted->repair) continue;
+    const Object& object = *wanted->object;
     const auto replicas = object.replicas();
     const auto source = std::ranges::find_if(
         replicas, [](const Replica* one) { return one->placed && one->node->state == NodeState::kReady; });
     if (source == replicas.end()) {
-      give_up(*it->second);
+      give_up(*wanted);
       continue;
     }
     order.repair.push_back({.key = std::string(object.key()),
@@ -73,9 +74,9 @@ void Catalog::repaired(const NodeId& id, std::span<const RepairedItem> items, in
   Node* node = nodes_.find(id);
   if (node == nullptr) return;
   for (const RepairedItem& item : items) {
-    auto it = node->objects.find(item.generation);
-    if (it == node->objects.end() || !it->second->repair) continue;  // it ended meanwhile
-    Replica& replica = *it->second;
+    Replica* known = node->replica(item.generation);
+    if (known == nullptr || !known->repair) continue;  // it ended meanwhile
+    Replica& replica = *known;
     Object& object = *replica.object;
     const bool inside = item.offset % kEntryAlignment == 0 && item.offset <= node->capacity_bytes &&
                         object.footprint() <= node->capacity_bytes - item.offset;
@@ -97,12 +98,7 @@ void Catalog::repaired(const NodeId& id, std::span<const RepairedItem> items, in
 
 void Catalog::drop_repairs(Node& node) {
   node.to_repair.clear();
-  std::vector<Replica*> under_way;
-  for (const Generation& generation : node.unfinished) {
-    Replica* replica = node.objects.at(generation);
-    if (replica->repair) under_way.push_back(replica);
-  }
-  for (Replica* replica : under_way) give_up(*replica);
+  while (!node.repairs.empty()) give_up(*node.replica(*node.repairs.begin()));
 }
 
 }  // namespace moontide::catalog

@@ -6,8 +6,8 @@ namespace moontide::catalog {
 Replica& Catalog::add_replica(Object& object, Node& node) {
   Replica& replica = object.add_replica();
   replica.node = &node;
-  node.objects.emplace(object.generation, &replica);
-  node.unfinished.insert(object.generation);
+  node.replicas.insert(replica);
+  ++node.unfinished_count;
   node.unfinished_bytes += object.footprint();
   ++replica_count_;
   return replica;
@@ -16,33 +16,39 @@ Replica& Catalog::add_replica(Object& object, Node& node) {
 void Catalog::mark_placed(Replica& replica, uint64_t offset) {
   Node& node = *replica.node;
   const Object& object = *replica.object;
-  node.unfinished.erase(object.generation);
-  node.tickets.erase(object.generation);
-  node.unfinished_bytes -= object.footprint();
+  leave_unfinished(replica);
   node.committed_bytes += object.footprint();
-  node.to_confirm.insert(object.generation);
-  if (std::exchange(replica.repair, false)) --repairing_;
   replica.placed = true;
+  node.confirm(replica);
   replica.offset = offset;
   replica.join_round = node.join_round;
+}
+
+void Catalog::leave_unfinished(Replica& replica) {
+  Node& node = *replica.node;
+  const Object& object = *replica.object;
+  --node.unfinished_count;
+  node.unfinished_bytes -= object.footprint();
+  if (std::exchange(replica.repair, false)) {
+    --repairing_;
+    node.repairs.erase(object.generation);
+  } else {
+    node.tickets.erase(object.generation);
+  }
 }
 
 void Catalog::detach(Replica& replica) {
   Node& node = *replica.node;
   Object& object = *replica.object;
   if (node.last_of_batch == &replica) node.last_of_batch = nullptr;
-  if (replica.repair) --repairing_;
   if (replica.placed) {
     if (replica.slot != kNoSlot) policy_of(replica)->erased(replica);
     discount_pin(replica);
-    node.to_confirm.erase(object.generation);
     node.committed_bytes -= object.footprint();
   } else {
-    node.unfinished.erase(object.generation);
-    node.tickets.erase(object.generation);
-    node.unfinished_bytes -= object.footprint();
+    leave_unfinished(replica);
   }
-  node.objects.erase(object.generation);
+  node.replicas.erase(replica);
   --replica_count_;
   object.remove_replica(replica);
 }
@@ -94,7 +100,7 @@ void Catalog::end(Object& object, Ending why) {
   if (object.committed()) {
     events_.removed(object, why);
   } else {
-    deadlines_.erase(deadline_of(object));
+    close_put(object);
   }
   if (object.expires_ns != kNever) expiries_.erase(expiry_of(object));
   if (object.missing > 0) {

@@ -87,8 +87,8 @@ std::vector<Code> Catalog::keep(std::span<const std::string> keys, const Retenti
       codes.push_back(Code::kUnavailable);  // a node could not be told
     } else {
       keep_so(*object, retention);
-      for (const Replica* replica : object->replicas()) {
-        if (replica->placed) replica->node->to_confirm.insert(object->generation);
+      for (Replica* replica : object->replicas()) {
+        if (replica->placed) replica->node->confirm(*replica);
       }
       codes.push_back(Code::kOk);
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -33,7 +32,18 @@ std::string separator(std::string_view left, std::string_view right) {
 
 }  // namespace
 
-struct KeyOrder::Leaf {
+// What it is stands in front: it is looked at first.
+struct KeyOrder::Node {
+  const bool is_leaf;
+  Leaf* leaf();
+  Branch& branch();
+  size_t size();
+  size_t most() const { return is_leaf ? kLeafMost : kBranchMost; }
+};
+
+struct KeyOrder::Leaf : Node {
+  Leaf() : Node{true} {}
+
   size_t count = 0;
   size_t skip = 0;  // bytes that all keys have in common, or fewer
   Leaf* next = nullptr;
@@ -83,9 +93,11 @@ struct KeyOrder::Leaf {
   }
 };
 
-struct KeyOrder::Branch {
+struct KeyOrder::Branch : Node {
+  Branch() : Node{false} {}
+
   std::vector<std::string> lowest;  // what lies below lowest[i] lies before children[i]; the first one says nothing
-  std::vector<std::unique_ptr<Node>> children;
+  std::vector<Owned> children;
 
   size_t child_of(std::string_view key) const {
     return static_cast<size_t>(std::upper_bound(lowest.begin() + 1, lowest.end(), key) - lowest.begin()) - 1;
@@ -96,20 +108,26 @@ struct KeyOrder::Branch {
   }
 };
 
-struct KeyOrder::Node : std::variant<Leaf, Branch> {
-  using variant::variant;
-  Leaf* leaf() { return std::get_if<Leaf>(this); }
-  Branch& branch() { return std::get<Branch>(*this); }
-  size_t size() { return leaf() != nullptr ? leaf()->count : branch().children.size(); }
-  size_t most() { return leaf() != nullptr ? kLeafMost : kBranchMost; }
-};
+KeyOrder::Leaf* KeyOrder::Node::leaf() { return is_leaf ? static_cast<Leaf*>(this) : nullptr; }
 
-KeyOrder::KeyOrder() : root_(std::make_unique<Node>()) {}
+KeyOrder::Branch& KeyOrder::Node::branch() { return static_cast<Branch&>(*this); }
+
+size_t KeyOrder::Node::size() { return is_leaf ? leaf()->count : branch().children.size(); }
+
+void KeyOrder::Delete::operator()(Node* node) const {
+  if (node->is_leaf) {
+    delete node->leaf();
+  } else {
+    delete &node->branch();
+  }
+}
+
+KeyOrder::KeyOrder() : root_(new Leaf) {}
 
 KeyOrder::~KeyOrder() = default;
 
 void KeyOrder::clear() {
-  root_ = std::make_unique<Node>();
+  root_ = Owned(new Leaf);
   size_ = 0;
 }
 
@@ -119,11 +137,10 @@ void KeyOrder::insert(Object& object) {
   ++size_;
   auto split = insert(*root_, object);
   if (!split) return;
-  Branch above;
-  above.lowest.emplace_back();
-  above.children.push_back(std::move(root_));
-  above.insert_at(1, std::move(*split));
-  root_ = std::make_unique<Node>(std::move(above));
+  auto* above = new Branch;
+  above->lowest.emplace_back();
+  above->children.push_back(std::exchange(root_, Owned(above)));
+  above->insert_at(1, std::move(*split));
 }
 
 std::optional<KeyOrder::Split> KeyOrder::insert(Node& node, Object& object) {
@@ -135,13 +152,13 @@ std::optional<KeyOrder::Split> KeyOrder::insert(Node& node, Object& object) {
   branch.insert_at(at + 1, std::move(*split));
   if (branch.children.size() <= kBranchMost) return {};
   const auto half = static_cast<ptrdiff_t>(branch.children.size() / 2);
-  Branch right;
-  right.lowest.assign(std::move_iterator(branch.lowest.begin() + half), std::move_iterator(branch.lowest.end()));
-  right.children.assign(std::move_iterator(branch.children.begin() + half), std::move_iterator(branch.children.end()));
+  auto* right = new Branch;
+  Split gives{branch.lowest[static_cast<size_t>(half)], Owned(right)};
+  right->lowest.assign(std::move_iterator(branch.lowest.begin() + half), std::move_iterator(branch.lowest.end()));
+  right->children.assign(std::move_iterator(branch.children.begin() + half), std::move_iterator(branch.children.end()));
   branch.lowest.resize(static_cast<size_t>(half));
   branch.children.resize(static_cast<size_t>(half));
-  std::string lowest = right.lowest.front();
-  return Split{std::move(lowest), std::make_unique<Node>(std::move(right))};
+  return gives;
 }
 
 std::optional<KeyOrder::Split> KeyOrder::insert(Leaf& leaf, Object& object) {
@@ -152,8 +169,9 @@ std::optional<KeyOrder::Split> KeyOrder::insert(Leaf& leaf, Object& object) {
   }
   // What comes in order leaves full leaves behind.
   const size_t kept = place == kLeafMost && leaf.next == nullptr ? kLeafMost : kLeafMost / 2;
-  auto made = std::make_unique<Node>();
-  Leaf& right = *made->leaf();
+  auto* made = new Leaf;
+  Owned owned(made);
+  Leaf& right = *made;
   std::copy(leaf.objects.begin() + kept, leaf.objects.end(), right.objects.begin());
   right.count = kLeafMost - kept;
   leaf.count = kept;
@@ -165,7 +183,7 @@ std::optional<KeyOrder::Split> KeyOrder::insert(Leaf& leaf, Object& object) {
   } else {
     right.insert_at(place - kept, object);
   }
-  return Split{separator(leaf.key(leaf.count - 1), right.key(0)), std::move(made)};
+  return Split{separator(leaf.key(leaf.count - 1), right.key(0)), std::move(owned)};
 }
 
 // ---- erase
@@ -214,12 +232,6 @@ const KeyOrder::Leaf& KeyOrder::leaf_of(std::string_view key) const {
   Node* node = root_.get();
   while (node->leaf() == nullptr) node = node->branch().children[node->branch().child_of(key)].get();
   return *node->leaf();
-}
-
-Object* KeyOrder::find(std::string_view key) const {
-  const Leaf& leaf = leaf_of(key);
-  const size_t place = leaf.place_of(key);
-  return place < leaf.count && leaf.key(place) == key ? leaf.objects[place] : nullptr;
 }
 
 KeyOrder::Iterator KeyOrder::from(std::string_view key) const {

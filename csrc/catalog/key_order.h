@@ -30,8 +30,6 @@ class KeyOrder {
   void clear();
   size_t size() const { return size_; }
 
-  // Null: nobody has that key.
-  Object* find(std::string_view key) const;
   // The first object whose key is not below, or is above.
   Iterator from(std::string_view key) const;
   Iterator after(std::string_view key) const;
@@ -39,12 +37,16 @@ class KeyOrder {
   Iterator end() const;
 
  private:
+  struct Node;
   struct Leaf;
   struct Branch;
-  struct Node;
+  struct Delete {
+    void operator()(Node* node) const;
+  };
+  using Owned = std::unique_ptr<Node, Delete>;
   struct Split {  // what a full node gave away
     std::string lowest;
-    std::unique_ptr<Node> right;
+    Owned right;
   };
   static std::optional<Split> insert(Node& node, Object& object);
   static std::optional<Split> insert(Leaf& leaf, Object& object);
@@ -53,7 +55,7 @@ class KeyOrder {
 
   const Leaf& leaf_of(std::string_view key) const;
 
-  std::unique_ptr<Node> root_;
+  Owned root_;
   size_t size_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "catalog/node_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace moontide::catalog {
 namespace {
@@ -10,6 +11,16 @@ bool avoided(const Node& node, const Placement& placement) {
 }
 
 }  // namespace
+
+void Node::confirm(Replica& replica) {
+  if (std::exchange(replica.unconfirmed, true)) return;
+  to_confirm.push_back(replica.object->generation);
+  if (to_confirm.size() <= 2 * replicas.size() + 64) return;
+  std::erase_if(to_confirm, [this](const Generation& generation) {
+    const Replica* one = this->replica(generation);
+    return one == nullptr || !one->unconfirmed;
+  });
+}
 
 // (used_a + footprint) / capacity_a < (used_b + footprint) / capacity_b, exactly.
 bool NodeTable::emptier(const Node& a, const Node& b, uint64_t footprint) {

@@ -5,8 +5,10 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "catalog/object_table.h"
+#include "catalog/tickets.h"
 #include "catalog/types.h"
 
 namespace moontide::catalog {
@@ -34,14 +36,15 @@ struct Node {
   uint64_t unfinished_bytes = 0;
   uint64_t committed_bytes = 0;
   uint64_t retiring_bytes = 0;
-  uint64_t held_bytes = 0;                  // of entries that ended, as the node says: somebody still looks at them
-  std::map<Generation, Replica*> objects;   // one of every live object on the node
-  std::set<Generation> unfinished;          // those of `objects` that are not placed
-  std::set<Generation> tickets;             // those of `unfinished` for which this reign gave a ticket
+  uint64_t held_bytes = 0;  // of entries that ended, as the node says: somebody still looks at them
+  PointerIndex<ByGeneration> replicas;
+  size_t unfinished_count = 0;              // those of `replicas` that are not placed
+  Tickets tickets;                          // those of them for which this reign gave a ticket
+  std::set<Generation> repairs;             // those of them that are on their way from another node
   std::map<Generation, Retiring> retiring;  // ends with the node's acknowledgement
   std::deque<Generation> to_retire;         // of `retiring`: not handed out since the node became ready
-  std::set<Generation> to_confirm;          // committed, the node does not know yet or not how long it is kept
-  std::deque<Generation> to_repair;         // of `objects`: not handed out yet
+  std::vector<Generation> to_confirm;       // has all replicas that are unconfirmed, the newest last; and some are gone
+  std::deque<Generation> to_repair;         // of `repairs`: not handed out yet
   uint64_t hard_bytes = 0;                  // of `committed_bytes`: pinned hard
   size_t hard_count = 0;
   size_t soft_count = 0;
@@ -49,7 +52,7 @@ struct Node {
   std::unique_ptr<EvictionPolicy> soft_policy;  // over those that are pinned softly
   bool above_watermark = false;                 // from the high watermark down to the low one
   bool draining = false;                        // nothing is placed here, and what lies here goes elsewhere
-  Generation drained_to;                        // of `objects`: looked at last for that
+  size_t drained_to = 0;                        // cursor of `replicas`: how far that came
   Replica* last_of_batch = nullptr;             // that the batch number `batch` dealt with; null: none, or it is gone
   uint64_t batch = 0;
 
@@ -60,8 +63,14 @@ struct Node {
   // The bytes that are in use once every ordered retire is acknowledged.
   uint64_t lasting_bytes() const { return unfinished_bytes + committed_bytes + held_bytes; }
   // Replicas that are placed here.
-  size_t committed_count() const { return objects.size() - unfinished.size(); }
+  size_t committed_count() const { return replicas.size() - unfinished_count; }
   size_t evictable_count() const { return committed_count() - hard_count; }
+
+  // Null: it has none of that object.
+  Replica* replica(const Generation& generation) const {
+    return replicas.find(generation, ByGeneration::hash_of(generation));
+  }
+  void confirm(Replica& replica);
 };
 
 class NodeTable {

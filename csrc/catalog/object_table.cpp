@@ -71,13 +71,16 @@ void Object::avoid(const std::vector<NodeId>& nodes) {
 
 // ---- the table
 
-const Object* ObjectTable::find(std::string_view key) const {
-  const Object* object = index_.find(key, hash64(as_bytes(key)));
-  if (object != nullptr || index_.complete()) return object;
-  return order_.find(key);
-}
+uint64_t ObjectTable::hash_of(std::string_view key) { return hash64(as_bytes(key)); }
 
-Object* ObjectTable::find(std::string_view key) { return const_cast<Object*>(std::as_const(*this).find(key)); }
+Object* ObjectTable::find(std::string_view key, uint64_t hash) { return index_.find(key, hash); }
+
+const Object* ObjectTable::find(std::string_view key, uint64_t hash) const { return index_.find(key, hash); }
+
+void ObjectTable::prefetch(std::span<const uint64_t> hashes) const {
+  for (const uint64_t hash : hashes) index_.prefetch_slot(hash);
+  for (const uint64_t hash : hashes) index_.prefetch_thing(hash);
+}
 
 Object& ObjectTable::insert(std::string_view key) {
   Object& object = *Object::make(key).release();

@@ -2,14 +2,16 @@
 #pragma once
 
 #include <array>
+#include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "catalog/eviction/policy.h"
 #include "catalog/key_order.h"
-#include "catalog/object_index.h"
+#include "catalog/pointer_index.h"
 #include "catalog/types.h"
 
 namespace moontide::catalog {
@@ -22,9 +24,10 @@ inline constexpr int64_t kNever = INT64_MAX;
 // One place of an object. The policy of its node knows it while it is placed and not pinned hard. Its address is
 // stable.
 struct Replica : Evictable {
-  uint32_t join_round = 0;  // the node's round in which its inventory or a put_end last vouched for the entry
-  bool placed = false;      // the node has the bytes, and they are the object's; else they are on their way
-  bool repair = false;      // they are on their way from another node, not from the client
+  uint32_t join_round = 0;   // the node's round in which its inventory or a put_end last vouched for the entry
+  bool placed = false;       // the node has the bytes, and they are the object's; else they are on their way
+  bool repair = false;       // they are on their way from another node, not from the client
+  bool unconfirmed = false;  // placed, and the node has to be told that it was committed or how long it is kept
   Object* object = nullptr;
   Node* node = nullptr;  // null: this one is not in use
   uint64_t offset = 0;
@@ -44,6 +47,8 @@ struct OpenPut {
   ClientId writer;  // none: came by inventory, the places are known
   uint64_t token = 0;
   int64_t deadline_ns = 0;
+  Object* object = nullptr;
+  std::list<OpenPut>::iterator self;  // in the catalog's list
 };
 
 // Its key lies behind it, in the same memory.
@@ -64,9 +69,9 @@ struct Object {
   std::unique_ptr<Further> further;
   Generation generation;
   uint64_t length = 0;
-  std::unique_ptr<OpenPut> open;  // put_start was answered, put_end has not come: nobody sees it. null: committed
-  int64_t lease_until_ns = 0;     // while committed; 0 = none
-  int64_t expires_ns = kNever;    // while committed
+  OpenPut* open = nullptr;      // put_start was answered, put_end has not come: nobody sees it. null: committed
+  int64_t lease_until_ns = 0;   // while committed; 0 = none
+  int64_t expires_ns = kNever;  // while committed
   uint32_t crc = 0;
   Pin pin = Pin::kNone;  // while committed
   uint8_t wanted = 1;    // replicas
@@ -100,6 +105,17 @@ struct Object {
   }
 };
 
+// Replicas on one node.
+struct ByGeneration {
+  using Thing = Replica;
+  using Key = Generation;
+  static Generation key(const Replica& replica) { return replica.object->generation; }
+  static uint64_t hash(const Replica& replica) { return hash_of(key(replica)); }
+  static uint64_t hash_of(const Generation& generation) {
+    return (generation.sequence ^ uint64_t{generation.term} << 32) * 0x9E3779B97F4A7C15u;
+  }
+};
+
 class ObjectTable {
  public:
   ObjectTable() = default;
@@ -107,8 +123,13 @@ class ObjectTable {
   ObjectTable(const ObjectTable&) = delete;
   ObjectTable& operator=(const ObjectTable&) = delete;
 
-  Object* find(std::string_view key);
-  const Object* find(std::string_view key) const;
+  Object* find(std::string_view key) { return find(key, hash_of(key)); }
+  const Object* find(std::string_view key) const { return find(key, hash_of(key)); }
+  static uint64_t hash_of(std::string_view key);
+  Object* find(std::string_view key, uint64_t hash);
+  const Object* find(std::string_view key, uint64_t hash) const;
+  // They are about to be looked for: brings what lies scattered in memory into the caches.
+  void prefetch(std::span<const uint64_t> hashes) const;
   // The key must be free. The object's address is stable until `erase`.
   Object& insert(std::string_view key);
   void erase(Object& object);
@@ -119,8 +140,15 @@ class ObjectTable {
   size_t size() const { return order_.size(); }
 
  private:
-  KeyOrder order_;     // owns them
-  ObjectIndex index_;  // by hash
+  struct ByKey {
+    using Thing = Object;
+    using Key = std::string_view;
+    static Key key(const Object& object) { return object.key(); }
+    static uint64_t hash(const Object& object) { return object.key_hash(); }
+  };
+
+  KeyOrder order_;  // owns them
+  PointerIndex<ByKey> index_;
 };
 
 }  // namespace moontide::catalog

@@ -102,8 +102,9 @@ Result<> Cluster::audit_hot_cache(const NodeMachine& run, bool at_rest) {
 // What the catalog shows is there: a replica is out of its books before its node hears of it.
 Result<> Cluster::audit_replicas(const NodeMachine& run, const catalog::Node& known) {
   const auto& inventory = run.node->storage().segment().inventory();
-  for (const auto& [generation, replica] : known.objects) {
+  for (size_t cursor = 0; const catalog::Replica* replica = known.replicas.next(cursor);) {
     if (!replica->placed) continue;
+    const Generation generation = replica->object->generation;
     const std::string key(replica->object->key());
     const auto entry = inventory.find(generation);
     if (entry == inventory.end() || entry->second.key != key || entry->second.offset != replica->offset) {
@@ -151,7 +152,7 @@ std::string Cluster::describe() const {
             std::to_string(run.node->term());
     if (const catalog::Node* known = in_catalog(run)) {
       text += ", in the catalog: state " + std::to_string(static_cast<int>(known->state)) + ", " +
-              std::to_string(known->objects.size()) + " objects, " + std::to_string(known->retiring.size()) +
+              std::to_string(known->replicas.size()) + " objects, " + std::to_string(known->retiring.size()) +
               " retiring";
     }
     text += '\n';

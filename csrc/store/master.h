@@ -9,7 +9,9 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/siphash.h"
@@ -91,15 +93,15 @@ class Master {
   // master_clients.cpp
   void client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);
   void client_hello(Session& session, const wire::ClientHello& hello, rpc::Responder& responder);
-  void put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder);
-  void put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder);
+  void put_start(Session& session, wire::PutStart message, rpc::Responder& responder);
+  void put_end(Session& session, wire::PutEnd message, rpc::Responder& responder);
   void locate(const Session& session, const wire::Keys& message, rpc::Responder& responder);
   void list(const wire::ListRequest& message, rpc::Responder& responder);
   void put_revoke(const Session& session, wire::PutRevoke message, rpc::Responder& responder);
   void keep(const wire::Keep& message, rpc::Responder& responder);
   void drain(const wire::Drain& message, rpc::Responder& responder);
   // Answers now or when every key whose code is in `wait_for` is settled.
-  void answer_settled(rpc::Responder& responder, wire::Codes reply, const std::vector<std::string>& keys,
+  void answer_settled(rpc::Responder& responder, wire::Codes reply, std::span<const std::string_view> keys,
                       std::initializer_list<Code> wait_for);
   void settle();
   uint32_t node_index(std::vector<wire::NodeRef>& nodes, const InstanceId& id) const;

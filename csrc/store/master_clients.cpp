@@ -44,13 +44,13 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     case wire::kPutStart: {
       wire::PutStart message;
       if (read(request, responder, message) && few_enough(message.items.size(), responder))
-        put_start(session, message, responder);
+        put_start(session, std::move(message), responder);
       return;
     }
     case wire::kPutEnd: {
       wire::PutEnd message;
       if (read(request, responder, message) && few_enough(message.items.size(), responder))
-        put_end(session, message, responder);
+        put_end(session, std::move(message), responder);
       return;
     }
     case wire::kPutRevoke: {
@@ -77,7 +77,8 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
       if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
       wire::Codes reply{catalog_.remove(message.keys)};
       send_orders_soon();
-      return answer_settled(responder, std::move(reply), message.keys, {Code::kOk, Code::kNotFound});
+      const std::vector<std::string_view> keys(message.keys.begin(), message.keys.end());
+      return answer_settled(responder, std::move(reply), keys, {Code::kOk, Code::kNotFound});
     }
     case wire::kKeep: {
       wire::Keep message;
@@ -116,7 +117,7 @@ void Master::keep(const wire::Keep& message, rpc::Responder& responder) {
 void Master::drain(const wire::Drain& message, rpc::Responder& responder) {
   wire::Drained reply{.code = catalog_.drain(message.node, message.on)};
   if (const catalog::Node* node = catalog_.node(message.node)) {
-    reply.objects = node->objects.size();
+    reply.objects = node->replicas.size();
     reply.bytes = node->committed_bytes + node->unfinished_bytes;
   }
   responder.reply(reply);
@@ -147,7 +148,7 @@ uint32_t Master::node_index(std::vector<wire::NodeRef>& nodes, const InstanceId&
   return static_cast<uint32_t>(nodes.size() - 1);
 }
 
-void Master::put_start(Session& session, const wire::PutStart& message, rpc::Responder& responder) {
+void Master::put_start(Session& session, wire::PutStart message, rpc::Responder& responder) {
   catalog::Placement placement;
   if (!message.placement.value.empty()) {
     const wire::Placement& given = message.placement.value.front();
@@ -162,10 +163,10 @@ void Master::put_start(Session& session, const wire::PutStart& message, rpc::Res
   }
   std::vector<catalog::PutRequest> requests;
   requests.reserve(message.items.size());
-  for (const wire::PutStartItem& item : message.items) {
+  for (wire::PutStartItem& item : message.items) {
     const std::vector<uint8_t>& given = message.follows;
     bool follows = requests.size() < given.size() && given[requests.size()] != 0;
-    requests.push_back({item.key, item.length, item.token, follows});
+    requests.push_back({std::move(item.key), item.length, item.token, follows});
   }
   auto grants = catalog_.put_start(session.client, requests, reactor_.now_ns(), placement);
   wire::PutStartReply reply;
@@ -189,16 +190,15 @@ void Master::put_start(Session& session, const wire::PutStart& message, rpc::Res
   send_orders_soon();
 }
 
-void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Responder& responder) {
+void Master::put_end(Session& session, wire::PutEnd message, rpc::Responder& responder) {
   if (!message.kept.value.empty() && message.kept.value.size() != message.items.size()) {
     return responder.refuse({Code::kInvalid, "it is not said of every put how long it is kept"});
   }
   std::vector<catalog::PutPlaced> placed;
-  std::vector<std::string> keys;
-  for (const wire::PutEndItem& item : message.items) {
+  placed.reserve(message.items.size());
+  for (wire::PutEndItem& item : message.items) {
     const catalog::Retention retention = retention_at(message.kept, placed.size());
-    placed.push_back({item.key, item.generation, {item.node, item.offset, item.crc}, retention});
-    keys.push_back(item.key);
+    placed.push_back({std::move(item.key), item.generation, {item.node, item.offset, item.crc}, retention, {}});
   }
   for (const wire::PutEndFurther& more : message.further.value) {
     if (more.item >= placed.size() || placed[more.item].further.size() + 1 >= catalog::kMaxReplicas)
@@ -219,6 +219,9 @@ void Master::put_end(Session& session, const wire::PutEnd& message, rpc::Respond
   }
   // Before the answer: a put that was answered is known to its node as committed, also if this process ends right now.
   send_orders();
+  std::vector<std::string_view> keys;
+  keys.reserve(placed.size());
+  for (const catalog::PutPlaced& one : placed) keys.push_back(one.key);
   answer_settled(responder, std::move(reply), keys, {Code::kOk});
 }
 
@@ -256,12 +259,12 @@ void Master::list(const wire::ListRequest& message, rpc::Responder& responder) {
 
 // ---- answers that wait for nodes
 
-void Master::answer_settled(rpc::Responder& responder, wire::Codes reply, const std::vector<std::string>& keys,
+void Master::answer_settled(rpc::Responder& responder, wire::Codes reply, std::span<const std::string_view> keys,
                             std::initializer_list<Code> wait_for) {
   std::vector<std::pair<size_t, std::string>> unsettled;
   for (size_t i = 0; i < keys.size(); ++i) {
     bool concerned = std::ranges::find(wait_for, reply.codes[i]) != wait_for.end();
-    if (concerned && !catalog_.settled(keys[i])) unsettled.emplace_back(i, keys[i]);
+    if (concerned && !catalog_.settled(keys[i])) unsettled.emplace_back(i, std::string(keys[i]));
   }
   if (unsettled.empty()) return responder.reply(reply);
   if (waiting_.size() >= options_.waiting_max) {

@@ -50,7 +50,7 @@ struct Pool {
   // The first node that has a replica of that generation.
   NodeId node_of(Generation generation) const {
     for (const auto& [id, node] : catalog.nodes()) {
-      if (node.objects.contains(generation)) return id;
+      if (node.replica(generation) != nullptr) return id;
     }
     return {};
   }

@@ -29,7 +29,7 @@ struct Obedient : Pool {
       sound();
     }
   }
-  size_t on(const NodeId& id) const { return catalog.node(id)->objects.size(); }
+  size_t on(const NodeId& id) const { return catalog.node(id)->replicas.size(); }
 };
 
 }  // namespace

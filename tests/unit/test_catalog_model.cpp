@@ -526,7 +526,7 @@ class World {
     const Node* kept = catalog_.node(id);
     REQUIRE(kept != nullptr);
     for (auto& [generation, stored] : node.entries) {
-      REQUIRE((kept->objects.contains(generation) || kept->retiring.contains(generation)));
+      REQUIRE((kept->replica(generation) != nullptr || kept->retiring.contains(generation)));
     }
   }
 

@@ -142,7 +142,7 @@ TEST_CASE("catalog: of one key the highest generation wins, in one inventory and
   CHECK(pool.ordered(late) == std::vector<Generation>{{4, 0}});
   pool.ack(late, {{4, 0}});
   CHECK(pool.locate("k").further.size() == 1);
-  CHECK(pool.catalog.node(kNodeB)->objects.size() == 1);
+  CHECK(pool.catalog.node(kNodeB)->replicas.size() == 1);
 }
 
 TEST_CASE("catalog: a node that was away is told again what was removed meanwhile, and nothing comes back to life") {

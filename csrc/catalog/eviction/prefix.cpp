@@ -237,9 +237,10 @@ void PrefixPolicy::advance(Ticks now) {
   now_ = now;
   model_.advance(now);
   if (now - ranked_at_ >= kRankingInterval && paths_since_ranking_ >= kRankingPaths) rank_lists();
+  if (std::exchange(swept_at_, now) != now) unswept_ = filled_.count();
   // Lists in turn, from the coldest end.
   size_t moves = kMovesPerRefresh;
-  for (size_t i = 0; i < kListsPerRefresh && moves > 0; ++i) {
+  for (size_t i = 0; i < kListsPerRefresh && moves > 0 && unswept_ > 0; ++i, --unswept_) {
     size_t rank = filled_._Find_next(cursor_);
     if (rank >= kLists) rank = filled_._Find_first();
     if (rank >= kLists) return;
@@ -251,6 +252,7 @@ void PrefixPolicy::advance(Ticks now) {
       list(slot, false);
     }
   }
+  if (moves == 0) unswept_ = filled_.count();
 }
 
 void PrefixPolicy::rank_lists() {

@@ -83,6 +83,8 @@ class PrefixPolicy final : public EvictionPolicy {
   std::vector<uint16_t> rank_of_, list_at_;  // the worst first
   std::bitset<kLists> filled_;               // by rank
   size_t cursor_ = 0;
+  Ticks swept_at_ = 0;
+  size_t unswept_ = 0;  // lists that may have entries that came of age by then
   Ticks now_ = 0;
   Ticks ranked_at_ = 0;
   uint32_t paths_since_ranking_ = 0;
