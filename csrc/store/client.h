@@ -62,7 +62,7 @@ struct ClientCounters {
   uint64_t gets = 0, get_bytes = 0, gets_missed = 0, range_gets = 0;
   uint64_t views = 0;
   uint64_t located_from_cache = 0, proofs_failed = 0;
-  uint64_t hot_gets = 0, hot_get_bytes = 0, hot_failed = 0;  // from the hot cache of this host
+  uint64_t hot_gets = 0, hot_get_bytes = 0, hot_views = 0, hot_failed = 0;  // from the hot cache of this host
 };
 
 class ViewRequest;

@@ -26,6 +26,7 @@ HotCache::HotCache(engine::Engine& engine, const Segment& own, const NodeOptions
       own_(own),
       options_(options),
       segment_(std::move(entries)),
+      views_(engine, segment_, options, [] {}),
       index_arena_(std::move(index)),
       index_({index_arena_->data(), index_arena_->size() / kHotBucketBytes * kHotBucketBytes}),
       headers_(engine),
@@ -169,7 +170,9 @@ std::optional<uint64_t> HotCache::make_room(uint64_t length) {
 bool HotCache::evict_one() {
   std::optional<Generation> coldest;
   policy_->pick(kScan, engine_.reactor().now_ns(), [&](catalog::Evictable& one) {
-    coldest = static_cast<Entry&>(one).generation;
+    const Generation generation = static_cast<Entry&>(one).generation;
+    if (segment_.find(generation)->pins > 0) return catalog::Verdict::kKeep;
+    coldest = generation;
     return catalog::Verdict::kTakeLast;
   });
   if (!coldest) return false;

@@ -20,6 +20,7 @@
 #include "store/hot_index.h"
 #include "store/options.h"
 #include "store/segment.h"
+#include "store/views.h"
 #include "wire/hot_messages.h"
 
 namespace moontide::store {
@@ -45,6 +46,10 @@ class HotCache {
   // What a process of this host has read (wire::HotReads). What is read from afar again comes in here, in the
   // background.
   void serve(const rpc::Incoming& request, rpc::Responder responder);
+
+  // Pins of entries that processes of this host look at in place. One that is looked at is not evicted; one that a
+  // newer generation of its key replaces ends, and its bytes stay.
+  Views& views() { return views_; }
 
   wire::HotFacts facts() const;
   const Segment& segment() const { return segment_; }
@@ -79,6 +84,7 @@ class HotCache {
   const Segment& own_;
   const NodeOptions& options_;
   Segment segment_;
+  Views views_;
   std::shared_ptr<memory::Arena> index_arena_;
   HotIndex index_;
   memory::RegionRef entries_region_, index_region_;

@@ -30,11 +30,7 @@ Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& ne
       [raw = node.get()](const wire::RepairedItem& item) { raw->repaired(item); });
   if (node->options_.hot_bytes > 0) {
     TRY(node->hot_cache_, HotCache::create(engine, node->id_, node->storage_->segment(), node->options_));
-    engine.serve(wire::kHotReads, [raw = node.get(), alive = std::weak_ptr(node->alive_)](
-                                      const engine::LinkRef&, const rpc::Incoming& request, rpc::Responder responder) {
-      if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
-      raw->hot_cache_->serve(request, std::move(responder));
-    });
+    node->serve_hot_cache();
   }
   auto serve = [&](uint16_t type, void (*handle)(Storage&, const engine::LinkRef&, rpc::Incoming, rpc::Responder)) {
     engine.serve(type, [raw = node.get(), alive = std::weak_ptr(node->alive_), handle](
@@ -53,6 +49,25 @@ Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& ne
                              rpc::Responder responder) { storage.views().close(link, request, std::move(responder)); });
   node->dialer_.dial();
   return node;
+}
+
+void Node::serve_hot_cache() {
+  auto serve = [this](uint16_t type,
+                      void (*handle)(HotCache&, const engine::LinkRef&, const rpc::Incoming&, rpc::Responder)) {
+    engine_.serve(type, [this, alive = std::weak_ptr(alive_), handle](
+                            const engine::LinkRef& link, const rpc::Incoming& request, rpc::Responder responder) {
+      if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
+      handle(*hot_cache_, link, request, std::move(responder));
+    });
+  };
+  serve(wire::kHotReads, [](HotCache& cache, const engine::LinkRef&, const rpc::Incoming& request,
+                            rpc::Responder responder) { cache.serve(request, std::move(responder)); });
+  serve(wire::kHotViewOpen, [](HotCache& cache, const engine::LinkRef& link, const rpc::Incoming& request,
+                               rpc::Responder responder) { cache.views().open(link, request, std::move(responder)); });
+  serve(wire::kHotViewClose,
+        [](HotCache& cache, const engine::LinkRef& link, const rpc::Incoming& request, rpc::Responder responder) {
+          cache.views().close(link, request, std::move(responder));
+        });
 }
 
 Node::~Node() {

@@ -47,6 +47,7 @@ class Node {
   void repaired(const wire::RepairedItem& item);
   void keep_alive();
   void tell_hot_facts();
+  void serve_hot_cache();
   void drop_session(const Error& cause);
   // A request of the current session; an error ends the session, an answer that comes too late is ignored.
   void ask(uint16_t type, Bytes payload, std::move_only_function<void(const Bytes&)> answer);

@@ -6,9 +6,11 @@
 namespace moontide::wire {
 
 enum HotMessage : uint16_t {
-  kHotCaches = 370,  // client → master
-  kHotFacts = 371,   // node → master, notice
-  kHotReads = 372,   // client → node
+  kHotCaches = 370,    // client → master
+  kHotFacts = 371,     // node → master, notice
+  kHotReads = 372,     // client → node
+  kHotViewOpen = 373,  // as kViewOpen and kViewClose, of the cache's entries
+  kHotViewClose = 374,
 };
 
 // What a node keeps its cache in: regions of these names. The second has the index, see store/hot_index.h.

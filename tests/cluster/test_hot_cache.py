@@ -115,3 +115,28 @@ def test_a_node_that_stops_or_dies_costs_nothing_but_its_cache(hosts: Hosts) -> 
     _read(reader, "a", 1)
     hosts.keeper.restart()
     _read_until_hot(reader, "a", 1)
+
+
+def test_a_view_of_what_is_hot_is_in_place_and_outlives_it(hosts: Hosts) -> None:
+    writer, reader = hosts.client("b"), hosts.client("a")
+    assert writer.ask("put", key="a", version=1, size=SIZE) == "ok"
+    assert reader.ask("look", key="a") == "a copy"
+    _read_until_hot(reader, "a", 1)
+    other = hosts.client("a")
+    _read_until_hot(other, "a", 1)
+    before = hosts.crossed()
+    assert [client.ask("look", key="a") for client in (reader, other)] == ["in place"] * 2
+    assert hosts.crossed() - before < SIZE // 4
+    assert writer.ask("remove", key="a") == "ok"
+    assert "NotFound" in reader.ask("look", key="a")["error"]
+    # the key's next object takes the place of the entry, and others come and go
+    for version in range(2, 6):
+        assert writer.ask("put", key="a", version=version, size=SIZE) == "ok"
+        _read_until_hot(reader, "a", version)
+        assert writer.ask("remove", key="a") == "ok"
+    for number in range(24):
+        assert writer.ask("put", key=f"k{number}", version=1, size=SIZE) == "ok"
+        _read_until_hot(reader, f"k{number}", 1)
+    assert [client.ask("looked_at", key="a", version=1) for client in (reader, other)] == ["same"] * 2
+    other.kill()
+    assert reader.ask("looked_at", key="a", version=1) == "same"
