@@ -319,6 +319,10 @@ class Config:
     ] = False
     master: Annotated[str | None, _OptionalAddress("the pool's master; empty: no pool, or an embedded one")] = None
     lend: Annotated[int, _Size("memory that this process lends to the pool", 0, _KIB**5)] = 0
+    hot_cache: Annotated[
+        int,
+        _Size("memory of a node for what its host reads often from other hosts; 0: none", 0, 128 * _KIB**3),
+    ] = 0
     directory: Annotated[str, _Directory("where segment names are looked up; direct: they are addresses")] = "direct"
     directory_ttl: Annotated[float, _Duration("a published name that is not renewed for so long is gone", 1, 3600)] = 10
     http_listen: Annotated[

@@ -29,18 +29,35 @@ store::MasterOptions master_options(const std::string& listen, double lease_s, c
   return options;
 }
 
-std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& master, uint64_t lend) {
+std::unique_ptr<store::Node> make_node(Runtime& runtime, const std::string& master, uint64_t lend, uint64_t hot_cache) {
   store::NodeOptions options;
   options.master = master;
+  options.hot_bytes = hot_cache;
   auto arena = value_or_raise(memory::Arena::create(lend, "moontide-pool"));
   return value_or_raise(
       store::Node::create(runtime.reactor(), runtime.master_network(), runtime.engine(), std::move(arena), options));
+}
+
+std::vector<std::pair<const char*, uint64_t>> hot_counts(const store::HotCache* cache) {
+  const wire::HotFacts facts = cache != nullptr ? cache->facts() : wire::HotFacts{};
+  const store::HotCounters counters = cache != nullptr ? cache->counters() : store::HotCounters{};
+  return {{"hot_capacity_bytes", facts.capacity_bytes},
+          {"hot_used_bytes", facts.used_bytes},
+          {"hot_entries", facts.entries},
+          {"hot_hits", counters.hits},
+          {"hot_hit_bytes", counters.hit_bytes},
+          {"hot_misses", counters.misses},
+          {"hot_pulls", counters.pulls},
+          {"hot_pulled_bytes", counters.pulled_bytes},
+          {"hot_pulls_failed", counters.pulls_failed},
+          {"hot_evicted", counters.evicted}};
 }
 
 py::dict node_stats(const Tenant<store::Node>& handle) {
   store::StorageCounters c;
   uint64_t capacity = 0, allocated = 0, largest_free = 0;
   size_t entries = 0, jobs = 0;
+  std::vector<std::pair<const char*, uint64_t>> hot;
   handle.with([&](store::Node& node) {
     const store::Storage& storage = node.storage();
     c = storage.counters();
@@ -49,8 +66,10 @@ py::dict node_stats(const Tenant<store::Node>& handle) {
     largest_free = storage.segment().extents().largest_free();
     entries = storage.segment().inventory().size();
     jobs = storage.jobs();
+    hot = hot_counts(node.hot_cache());
   });
   py::dict out;
+  for (const auto& [name, value] : hot) out[name] = value;
   out["capacity_bytes"] = capacity;
   out["allocated_bytes"] = allocated;
   out["largest_free_bytes"] = largest_free;
@@ -85,13 +104,16 @@ py::list node_list(const Tenant<store::Master>& master) {
     std::string address;
     const char* state;
     uint64_t capacity, committed, unfinished, retiring, held, hard, objects;
+    wire::HotFacts hot;
   };
   auto rows = master.with([](store::Master& m) {
     std::vector<Row> found;
     for (const auto& [id, node] : m.catalog().nodes()) {
+      const wire::HotFacts* const hot = m.hot_facts_of(id);
       const char* const state = node.draining ? "draining" : state_name(node.state);
       found.push_back({id, node.address, state, node.capacity_bytes, node.committed_bytes, node.unfinished_bytes,
-                       node.retiring_bytes, node.held_bytes, node.hard_bytes, node.committed_count()});
+                       node.retiring_bytes, node.held_bytes, node.hard_bytes, node.committed_count(),
+                       hot == nullptr ? wire::HotFacts{} : *hot});
     }
     return found;
   });
@@ -109,6 +131,12 @@ py::list node_list(const Tenant<store::Master>& master) {
     item["held_bytes"] = row.held;
     item["hard_pinned_bytes"] = row.hard;
     item["objects"] = row.objects;
+    item["hot_capacity_bytes"] = row.hot.capacity_bytes;
+    item["hot_used_bytes"] = row.hot.used_bytes;
+    item["hot_entries"] = row.hot.entries;
+    item["hot_hits"] = row.hot.hits;
+    item["hot_hit_bytes"] = row.hot.hit_bytes;
+    item["hot_misses"] = row.hot.misses;
     out.append(std::move(item));
   }
   return out;
@@ -164,12 +192,13 @@ void bind_servers(py::module_& m) {
       });
   using NodeHandle = Tenant<store::Node>;
   py::class_<NodeHandle>(m, "Node")
-      .def(py::init([](const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend) {
+      .def(py::init([](const std::shared_ptr<Runtime>& runtime, const std::string& master, uint64_t lend,
+                       uint64_t hot_cache) {
              py::gil_scoped_release nogil;
              auto held = lock_or_raise(*runtime);
-             return settle_in(runtime, std::shared_ptr<store::Node>(make_node(*runtime, master, lend)));
+             return settle_in(runtime, std::shared_ptr<store::Node>(make_node(*runtime, master, lend, hot_cache)));
            }),
-           py::arg("runtime"), py::arg("master"), py::arg("lend"))
+           py::arg("runtime"), py::arg("master"), py::arg("lend"), py::arg("hot_cache") = 0)
       .def_property_readonly("joined",
                              [](const NodeHandle& h) { return h.with([](store::Node& n) { return n.joined(); }); })
       .def_property_readonly("term",

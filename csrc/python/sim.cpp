@@ -87,10 +87,13 @@ void bind_faults(py::class_<Cluster>& cluster) {
 void bind_sim(py::module_& m) {
   py::class_<Cluster> cluster(m, "SimCluster");
   cluster
-      .def(py::init([](uint64_t seed, const std::string& paths, size_t nodes, size_t clients, uint64_t node_bytes) {
-             return std::make_unique<Cluster>(sim::ClusterOptions{seed, paths_of(paths), nodes, clients, node_bytes});
+      .def(py::init([](uint64_t seed, const std::string& paths, size_t nodes, size_t clients, uint64_t node_bytes,
+                       uint64_t hot_bytes) {
+             return std::make_unique<Cluster>(
+                 sim::ClusterOptions{seed, paths_of(paths), nodes, clients, node_bytes, hot_bytes});
            }),
-           py::arg("seed"), py::arg("paths"), py::arg("nodes"), py::arg("clients"), py::arg("node_bytes"))
+           py::arg("seed"), py::arg("paths"), py::arg("nodes"), py::arg("clients"), py::arg("node_bytes"),
+           py::arg("hot_bytes") = 0)
       .def_property_readonly("hosts", &Cluster::hosts)
       .def_property_readonly("time_ns", [](Cluster& self) { return self.world().time_ns(); })
       .def_property_readonly("events", [](Cluster& self) { return self.world().events(); })

@@ -357,6 +357,10 @@ py::dict counters(const ClientHandle& client) {
   out["gets_missed"] = c.gets_missed;
   out["located_from_cache"] = c.located_from_cache;
   out["proofs_failed"] = c.proofs_failed;
+  out["hot_gets"] = c.hot_gets;
+  out["hot_get_bytes"] = c.hot_get_bytes;
+  out["hot_views"] = c.hot_views;
+  out["hot_failed"] = c.hot_failed;
   out["commits_pending"] = pending;
   out["commits_lost"] = lost;
   return out;

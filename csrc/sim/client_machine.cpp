@@ -21,6 +21,7 @@ Result<std::unique_ptr<ClientMachine>> ClientMachine::create(Universe& universe,
       client->engine_->add_region(arena->data(), arena->size(), memory::kReadable, "buffers", arena));
   store::ClientOptions options;
   options.master = master;
+  options.hot_anywhere = true;
   client->client_ = std::make_unique<store::Client>(client->machine_->process(), client->machine_->network(),
                                                     *client->engine_, std::move(options));
   return client;

@@ -53,6 +53,8 @@ Result<> Cluster::start_node(size_t index) {
   TRY(run.arena, memory::Arena::create_private(options_.node_bytes));
   store::NodeOptions options;
   options.master = kMasterAddress;
+  options.hot_bytes = index == 0 ? options_.hot_bytes : 0;
+  options.hot_private = true;
   TRY(run.node,
       store::Node::create(run.machine->process(), run.machine->network(), *run.engine, run.arena, std::move(options)));
   nodes_[index].push_back(std::move(run));
@@ -127,6 +129,11 @@ std::map<std::string, uint64_t> Cluster::counters() const {
       const store::StorageCounters& counters = run.node->storage().counters();
       sums["pulls"] += counters.pulls;
       sums["pulls_failed"] += counters.failed;
+      if (const store::HotCache* cache = run.node->hot_cache()) {
+        sums["hot_pulls"] += cache->counters().pulls;
+        sums["hot_hits"] += cache->counters().hits;
+        sums["hot_evicted"] += cache->counters().evicted;
+      }
       sums["pulls_refused"] += counters.refused;
       sums["retired"] += counters.retired;
     }

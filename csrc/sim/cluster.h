@@ -22,6 +22,7 @@ struct ClusterOptions {
   size_t nodes = 2;
   size_t clients = 3;
   uint64_t node_bytes = 512u << 10;
+  uint64_t hot_bytes = 0;  // node0 keeps a hot cache of this size, which all clients read; 0: nobody does
 };
 
 class Cluster {
@@ -52,7 +53,7 @@ class Cluster {
   // What must hold at any time: the catalog agrees with itself, every replica that it shows is on its node, entries do
   // not overlap, lie where the allocator has them and hold the bytes of a put of their key, a ready node holds no more
   // than the catalog counts, no buffer was touched after its operation was quiet, and who follows the master's events
-  // has the objects that it has.
+  // has the objects that it has. The entries of a hot cache hold the bytes of a put, and do not overlap.
   Result<> audit();
   // What must hold in addition when faults are over and nothing was asked for a while: nobody waits for anything, and
   // the bytes of catalog, inventory and allocator are the same.
@@ -79,6 +80,7 @@ class Cluster {
   Result<> start_node(size_t index);
   Result<> start_client(size_t index);
   Result<> audit_node(const NodeMachine& node) const;
+  static Result<> audit_hot_cache(const NodeMachine& run, bool at_rest);
   static Result<> audit_replicas(const NodeMachine& run, const catalog::Node& known);
   const catalog::Node* in_catalog(const NodeMachine& node) const;
 

@@ -66,6 +66,39 @@ Result<> Cluster::audit_node(const NodeMachine& run) const {
   return {};
 }
 
+Result<> Cluster::audit_hot_cache(const NodeMachine& run, bool at_rest) {
+  const store::HotCache* cache = run.node->hot_cache();
+  if (cache == nullptr) return {};
+  const std::string host = run.machine->process().host() + "'s hot cache: ";
+  const store::Segment& segment = cache->segment();
+  std::map<uint64_t, uint64_t> extents;  // offset → end
+  uint64_t entries_bytes = 0;
+  for (const auto& [generation, entry] : segment.inventory()) {
+    const uint64_t footprint = catalog::entry_footprint(entry.length);
+    entries_bytes += footprint;
+    extents.emplace(entry.offset, entry.offset + footprint);
+    const MutableBytes payload = segment.payload(entry.offset, entry.length);
+    store::EntryHeader header;
+    std::memcpy(&header, payload.data() - sizeof header, sizeof header);
+    if (!store::header_matches(header, generation, entry.key, entry.length) || crc32c(payload) != entry.crc) {
+      return violated(host + "the entry of " + entry.key + " generation " + generation.text() + " is not its own");
+    }
+    if (value_number(payload) == 0) return violated(host + "the entry of " + entry.key + " holds nobody's bytes");
+  }
+  uint64_t end = 0;
+  for (const auto& [offset, to] : extents) {
+    if (offset < end) return violated(host + "entries overlap");
+    end = to;
+  }
+  if (cache->facts().entries != extents.size()) return violated(host + "two entries in one place, or one unknown");
+  if (segment.extents().used() < entries_bytes || (at_rest && segment.extents().used() != entries_bytes)) {
+    return violated(host + "entries take " + bytes_text(entries_bytes) + ", the allocator gave out " +
+                    bytes_text(segment.extents().used()));
+  }
+  if (at_rest && cache->pulls_under_way() != 0) return violated(host + "pulls that never end");
+  return {};
+}
+
 // What the catalog shows is there: a replica is out of its books before its node hears of it.
 Result<> Cluster::audit_replicas(const NodeMachine& run, const catalog::Node& known) {
   const auto& inventory = run.node->storage().segment().inventory();
@@ -88,7 +121,9 @@ Result<> Cluster::audit() {
     TRY_VOID(follower_.follow(*masters_.back().master));
   }
   for (const auto& runs : nodes_) {
-    if (runs.back().machine->process().alive()) TRY_VOID(audit_node(runs.back()));
+    if (!runs.back().machine->process().alive()) continue;
+    TRY_VOID(audit_node(runs.back()));
+    TRY_VOID(audit_hot_cache(runs.back(), false));
   }
   for (const auto& runs : clients_) {
     for (const auto& run : runs) {
@@ -151,6 +186,7 @@ Result<> Cluster::audit_at_rest() {
       return violated(host + " has not joined: " + run.node->last_error());
     }
     if (run.node->storage().jobs() != 0) return violated(host + ": pulls that never end");
+    TRY_VOID(audit_hot_cache(run, true));
     if (run.engine->hostages() != 0) return violated(host + ": transfers that never become quiet");
     if (known->unfinished_bytes != 0)
       return violated(host + ": " + bytes_text(known->unfinished_bytes) + " reserved for ever");

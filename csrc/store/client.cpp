@@ -34,6 +34,7 @@ Client::Client(io::Reactor& reactor, io::Network& network, engine::Engine& engin
       regions_(engine),
       checksums_(std::make_shared<ChecksumQueue>(reactor)),
       headers_(std::make_shared<HeaderSlots>(engine)),
+      hot_(reactor, engine, master_, headers_, options_),
       touch_timer_(reactor),
       viewing_(std::make_shared<Viewing>(engine)) {}
 
@@ -114,7 +115,7 @@ std::vector<std::optional<Location>> Client::locations_in(const wire::LocateRepl
     const wire::Located& place = reply.items[i];
     if (place.code != Code::kOk || place.node >= reply.nodes.size()) continue;
     const wire::NodeRef& node = reply.nodes[place.node];
-    found[i] = Location{node.node, node.address, place.generation, place.offset, place.length};
+    found[i] = Location{node.node, node.address, place.generation, place.offset, place.length, place.crc};
   }
   for (const wire::LocatedFurther& more : reply.further.value) {
     if (more.item >= found.size() || !found[more.item] || more.node >= reply.nodes.size()) continue;

@@ -24,6 +24,7 @@
 #include "store/buffers.h"
 #include "store/checksums.h"
 #include "store/commits.h"
+#include "store/hot_reader.h"
 #include "store/locations.h"
 #include "store/master_link.h"
 #include "store/operation.h"
@@ -63,6 +64,7 @@ struct ClientCounters {
   uint64_t gets = 0, get_bytes = 0, gets_missed = 0, range_gets = 0;
   uint64_t views = 0;
   uint64_t located_from_cache = 0, proofs_failed = 0;
+  uint64_t hot_gets = 0, hot_get_bytes = 0, hot_views = 0, hot_failed = 0;  // from the hot cache of this host
 };
 
 class ViewRequest;
@@ -166,6 +168,7 @@ class Client {
   TemporaryRegions regions_;
   std::shared_ptr<ChecksumQueue> checksums_;
   std::shared_ptr<HeaderSlots> headers_;
+  HotReader hot_;
   uint64_t next_token_ = 1;
   std::vector<std::string> touched_;
   io::Timer touch_timer_;

@@ -28,7 +28,7 @@ void GetOperation::start(int64_t timeout_ns) {
   }
   if (done()) return;
   client_->counters_.located_from_cache += known.size();
-  read_by_node(known);
+  read_known(known);
   locate(unknown);
 }
 
@@ -81,10 +81,11 @@ void GetOperation::located(const std::vector<size_t>& indices, const Result<wire
     item.location = std::move(*locations[n]);
     item.from_cache = false;
     item.tried = 0;
+    item.hot.reset();
     client_->remember(item.wanted.key, item.location, asked_ns + reply->lease_ns);
     found.push_back(i);
   }
-  if (!done()) read_by_node(found);
+  if (!done()) read_located(found);
 }
 
 // ---- read
@@ -106,12 +107,13 @@ Result<uint64_t> GetOperation::coverage(const Item& item) {
 
 void GetOperation::read_by_node(const std::vector<size_t>& indices) {
   std::map<InstanceId, std::vector<size_t>> by_node;
+  std::vector<size_t> hot;
   std::vector<size_t> to_locate;
   for (size_t i : indices) {
     Item& item = items_[i];
     if (auto covered = coverage(item)) {
       item.covered = *covered;
-      by_node[item.location.node].push_back(i);
+      (item.hot ? hot : by_node[item.location.node]).push_back(i);
     } else if (item.wanted.range && item.from_cache && client_->commits_.find(item.wanted.key) == nullptr) {
       to_locate.push_back(i);  // nothing has proven yet that this is the object that the key has now
     } else {
@@ -119,6 +121,7 @@ void GetOperation::read_by_node(const std::vector<size_t>& indices) {
     }
   }
   locate(to_locate);
+  read_hot(hot);
   for (auto& [node, group] : by_node) {
     for (size_t from = 0; from < group.size(); from += wire::kStoreItemsMax) {
       size_t to = std::min(group.size(), from + wire::kStoreItemsMax);
@@ -139,7 +142,9 @@ void GetOperation::read(const std::vector<size_t>& indices) {
 }
 
 void GetOperation::read_from(const engine::LinkRef& link, const std::vector<size_t>& indices) {
-  std::string name = wire::pool_region_name(items_[indices.front()].location.node);
+  const Item& first = items_[indices.front()];
+  const std::string name =
+      first.hot ? wire::hot_region_name(client_->hot_.node()) : wire::pool_region_name(first.location.node);
   uint64_t handle = 0;
   for (const auto& [id, region] : link->regions()) {
     if (region->name == name) handle = client_->engine_.handle(link, id);
@@ -172,9 +177,8 @@ void GetOperation::add_records(Batch& batch, size_t index, uint64_t handle) {
                              .offset = offset,
                              .length = length});
   };
-  add(reinterpret_cast<uint64_t>(item.header), item.location.offset, sizeof(EntryHeader));
-  const uint64_t first =
-      item.location.offset + sizeof(EntryHeader) + (item.wanted.range ? item.wanted.range->offset : 0);
+  add(reinterpret_cast<uint64_t>(item.header), item.place(), sizeof(EntryHeader));
+  const uint64_t first = item.place() + sizeof(EntryHeader) + (item.wanted.range ? item.wanted.range->offset : 0);
   uint64_t done = 0;
   for (const Part& part : item.wanted.parts) {
     uint64_t now = std::min(part.length, item.covered - done);
@@ -213,7 +217,9 @@ void GetOperation::submit(const BatchRef& batch) {
 bool GetOperation::header_is_right(const Item& item, const std::byte* at) {
   EntryHeader header;
   std::memcpy(&header, at, sizeof header);
-  return header_matches(header, item.location.generation, item.wanted.key, item.location.length);
+  if (!header_matches(header, item.location.generation, item.wanted.key, item.location.length)) return false;
+  // A cache has what its readers told it of: only the master's word says that these are the object's bytes.
+  return !item.hot || header.payload_crc == item.location.crc;
 }
 
 void GetOperation::check(const BatchRef& batch) {
@@ -273,6 +279,7 @@ void GetOperation::proven(size_t index) {
   if (item.wanted.range) ++client_->counters_.range_gets;
   client_->counters_.get_bytes += item.covered;
   if (item.from_cache) client_->touched(item.wanted.key);
+  tell_cache(item);
   settle(index, item.covered);
 }
 
@@ -299,7 +306,7 @@ void GetOperation::read_headers_again(const BatchRef& batch, const std::vector<s
                        .flags = 0,
                        .local = reinterpret_cast<uint64_t>(*slot),
                        .handle = batch->handle,
-                       .offset = items_[index].location.offset,
+                       .offset = items_[index].place(),
                        .length = sizeof(EntryHeader)});
   }
   if (records.empty()) return;
@@ -366,6 +373,11 @@ void GetOperation::proofs_failed(const std::vector<size_t>& indices) {
   for (size_t i : indices) {
     if (!open(i)) continue;
     Item& item = items_[i];
+    if (std::exchange(item.hot, std::nullopt)) {
+      ++client_->counters_.hot_failed;
+      elsewhere.push_back(i);
+      continue;
+    }
     ++client_->counters_.proofs_failed;
     client_->locations_.drop(item.wanted.key);
     if (item.tried < item.location.further.size()) {

@@ -18,12 +18,14 @@ class GetOperation final : public Operation {
     uint64_t covered = 0;  // bytes that are read: of the located object
     std::vector<memory::RegionRef> regions;
     Location location;
+    std::optional<uint64_t> hot;  // where the hot cache of this host has it: it is read there
     bool from_cache = false;
     bool asked_again = false;
     size_t tried = 0;             // of location.further
     std::byte* header = nullptr;  // a slot, while a read is under way
     size_t first_record = 0;
     size_t records = 0;
+    uint64_t place() const { return hot.value_or(location.offset); }  // of its header
   };
   // One transfer: objects of one node.
   struct Batch {
@@ -56,6 +58,13 @@ class GetOperation final : public Operation {
   void locate(const std::vector<size_t>& indices);
   void located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply, int64_t asked_ns);
   void read_by_node(const std::vector<size_t>& indices);
+  // get_operation_hot.cpp: as read_by_node(), of what was just located, or was known before. What the hot cache has is
+  // read there, but never by a place that was known: the object may have ended since.
+  void read_located(const std::vector<size_t>& indices);
+  void read_known(const std::vector<size_t>& indices);
+  std::vector<Generation> generations_of(const std::vector<size_t>& indices) const;
+  void read_hot(const std::vector<size_t>& indices);
+  void tell_cache(const Item& item);
   void read(const std::vector<size_t>& indices);
   void read_from(const engine::LinkRef& link, const std::vector<size_t>& indices);
   void add_records(Batch& batch, size_t index, uint64_t handle);

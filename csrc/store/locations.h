@@ -27,6 +27,7 @@ struct Location {
   Generation generation;
   uint64_t offset = 0;
   uint64_t length = 0;
+  uint32_t crc = 0;                   // as the master has it; 0 in a put of this client's own
   std::vector<OtherPlace> further{};  // in the order in which they are to be tried
 };
 

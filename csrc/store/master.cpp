@@ -105,6 +105,8 @@ void Master::request(uint64_t number, rpc::Incoming request, rpc::Responder resp
       return responder.reply(Bytes{});
     case wire::kPoolStats:
       return responder.reply(stats());
+    case wire::kHotCaches:
+      return hot_caches(responder);
     case wire::kNodeHello:
     case wire::kInventory:
     case wire::kInventoryEnd:
@@ -120,6 +122,7 @@ void Master::notice(uint64_t number, const rpc::Incoming& notice) {
   from->last_heard_ns = reactor_.now_ns();
   if (notice.type == wire::kRetired && !from->node.empty()) return retired(*from, notice.payload);
   if (notice.type == wire::kRepaired && !from->node.empty()) return repaired(*from, notice.payload);
+  if (notice.type == wire::kHotFacts && !from->node.empty()) return hot_facts(*from, notice.payload);
   if (notice.type == wire::kTouch && !from->client.empty()) {
     if (auto touched = wire::decode<wire::Keys>(notice.payload)) catalog_.touch(touched->keys);
   }
@@ -198,6 +201,7 @@ wire::PoolStatsReply Master::stats() const {
   add("repairs", stats.repairs);
   add("repairs_failed", stats.repairs_failed);
   add("drained", stats.drained);
+  add_hot_stats(reply);
   return reply;
 }
 

@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -18,7 +19,7 @@
 #include "rpc/channel.h"
 #include "store/options.h"
 #include "store/ticket.h"
-#include "wire/store_messages.h"
+#include "wire/hot_messages.h"
 
 namespace moontide::store {
 
@@ -37,6 +38,8 @@ class Master {
   size_t sessions() const { return sessions_.size(); }
   // Name → value, as kPoolStats answers.
   wire::PoolStatsReply stats() const;
+  // What the node said last of its hot cache; null: it keeps none, or is away.
+  const wire::HotFacts* hot_facts_of(const InstanceId& node) const;
 
  private:
   struct Session {
@@ -46,6 +49,7 @@ class Master {
     InstanceId node;    // set by its hello
     uint16_t protocol = wire::kProtocolMin;
     int64_t last_heard_ns = 0;
+    std::optional<wire::HotFacts> hot;  // of a node that keeps a hot cache
   };
   struct NodeFacts {
     SipKey secret{};
@@ -80,6 +84,11 @@ class Master {
   void send_orders_soon();
   bool send_orders();  // true: there may be more to order
   void add_repairs(const Session& to, const catalog::NodeOrder& order, wire::NodeOrder& message);
+
+  // master_hot.cpp
+  static void hot_facts(Session& session, const Bytes& payload);
+  void hot_caches(rpc::Responder& responder) const;
+  void add_hot_stats(wire::PoolStatsReply& reply) const;
 
   // master_clients.cpp
   void client_request(Session& session, rpc::Incoming& request, rpc::Responder& responder);

@@ -98,6 +98,7 @@ void MasterLink::connected(std::unique_ptr<io::Stream> stream) {
     auto welcome = wire::decode_prefix<wire::ClientWelcome>(reply->payload);
     if (!welcome) return lost(welcome.error());
     welcomed_ = true;
+    protocol_ = welcome->protocol;
     last_error_.clear();
     dialer_.succeeded();
     for (auto& [number, request] : requests_) {

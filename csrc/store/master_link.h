@@ -32,6 +32,8 @@ class MasterLink {
   void notify(uint16_t type, Bytes payload);
 
   bool connected() const { return welcomed_; }
+  // Of the connection; 0: there was none yet.
+  uint16_t protocol() const { return protocol_; }
   const std::string& address() const { return dialer_.address(); }
 
  private:
@@ -59,6 +61,7 @@ class MasterLink {
   std::unique_ptr<rpc::Channel> channel_;
   uint64_t session_ = 0;
   bool welcomed_ = false;
+  uint16_t protocol_ = 0;
   std::string last_error_;
   std::map<uint64_t, Request> requests_;
   uint64_t next_request_ = 1;

@@ -28,6 +28,10 @@ Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& ne
       engine, arena, node->secret_, node->options_,
       [raw = node.get()](std::vector<Generation> generations) { raw->retired(std::move(generations)); },
       [raw = node.get()](const wire::RepairedItem& item) { raw->repaired(item); });
+  if (node->options_.hot_bytes > 0) {
+    TRY(node->hot_cache_, HotCache::create(engine, node->id_, node->storage_->segment(), node->options_));
+    node->serve_hot_cache();
+  }
   auto serve = [&](uint16_t type, void (*handle)(Storage&, const engine::LinkRef&, rpc::Incoming, rpc::Responder)) {
     engine.serve(type, [raw = node.get(), alive = std::weak_ptr(node->alive_), handle](
                            const engine::LinkRef& link, rpc::Incoming request, rpc::Responder responder) {
@@ -47,9 +51,29 @@ Result<std::unique_ptr<Node>> Node::create(io::Reactor& reactor, io::Network& ne
   return node;
 }
 
+void Node::serve_hot_cache() {
+  auto serve = [this](uint16_t type,
+                      void (*handle)(HotCache&, const engine::LinkRef&, const rpc::Incoming&, rpc::Responder)) {
+    engine_.serve(type, [this, alive = std::weak_ptr(alive_), handle](
+                            const engine::LinkRef& link, const rpc::Incoming& request, rpc::Responder responder) {
+      if (alive.expired()) return responder.refuse({Code::kUnavailable, "the node has left"});
+      handle(*hot_cache_, link, request, std::move(responder));
+    });
+  };
+  serve(wire::kHotReads, [](HotCache& cache, const engine::LinkRef&, const rpc::Incoming& request,
+                            rpc::Responder responder) { cache.serve(request, std::move(responder)); });
+  serve(wire::kHotViewOpen, [](HotCache& cache, const engine::LinkRef& link, const rpc::Incoming& request,
+                               rpc::Responder responder) { cache.views().open(link, request, std::move(responder)); });
+  serve(wire::kHotViewClose,
+        [](HotCache& cache, const engine::LinkRef& link, const rpc::Incoming& request, rpc::Responder responder) {
+          cache.views().close(link, request, std::move(responder));
+        });
+}
+
 Node::~Node() {
   alive_.reset();
   channel_.reset();
+  hot_cache_.reset();
   storage_.reset();
   if (region_) {
     // the registry keeps the arena until nothing uses the region
@@ -119,10 +143,17 @@ void Node::ready(Generation floor) {
 }
 
 void Node::keep_alive() {
+  tell_hot_facts();
   keep_alive_.start(options_.keep_alive_ns, [this] {
     if (!channel_) return;
     ask(wire::kKeepAlive, {}, [this](const Bytes&) { keep_alive(); });
   });
+}
+
+void Node::tell_hot_facts() {
+  if (hot_cache_ && channel_ && protocol_ >= wire::kProtocolHotCache) {
+    channel_->notify(wire::kHotFacts, wire::encode(hot_cache_->facts()));
+  }
 }
 
 void Node::ordered(const Bytes& payload) {

@@ -12,6 +12,7 @@
 
 #include "rpc/channel.h"
 #include "store/dialer.h"
+#include "store/hot_cache.h"
 #include "store/storage.h"
 
 namespace moontide::store {
@@ -31,6 +32,8 @@ class Node {
   // Why the last session ended; for people.
   const std::string& last_error() const { return last_error_; }
   const Storage& storage() const { return *storage_; }
+  // Null: it keeps none.
+  const HotCache* hot_cache() const { return hot_cache_.get(); }
 
  private:
   Node(io::Reactor& reactor, io::Network& network, engine::Engine& engine, NodeOptions options);
@@ -43,6 +46,8 @@ class Node {
   void retired(std::vector<Generation> generations);
   void repaired(const wire::RepairedItem& item);
   void keep_alive();
+  void tell_hot_facts();
+  void serve_hot_cache();
   void drop_session(const Error& cause);
   // A request of the current session; an error ends the session, an answer that comes too late is ignored.
   void ask(uint16_t type, Bytes payload, std::move_only_function<void(const Bytes&)> answer);
@@ -59,6 +64,7 @@ class Node {
   bool joined_ = false;
   memory::RegionRef region_;
   std::unique_ptr<Storage> storage_;
+  std::unique_ptr<HotCache> hot_cache_;
   Dialer dialer_;
   std::unique_ptr<rpc::Channel> channel_;
   uint64_t session_ = 0;

@@ -43,6 +43,10 @@ struct NodeOptions {
   size_t viewers_per_peer = 16;
   uint64_t view_percent_per_peer = 25;  // of the segment's bytes
   uint64_t view_percent = 50;
+  // What is read again and again from other hosts is kept for this one's processes, in so much memory beside the
+  // segment; 0: nothing is.
+  uint64_t hot_bytes = 0;
+  bool hot_private = false;  // in memory that other processes cannot map: for the simulation
 };
 
 struct ClientOptions {
@@ -55,6 +59,7 @@ struct ClientOptions {
   size_t requests_max = 65536;            // to the master, waiting or under way
   size_t locations_max = 65536;           // cached
   size_t commits_max = 65536;             // of commit="async", not acknowledged yet; beyond it commits are awaited
+  bool hot_anywhere = false;              // read hot caches of other hosts too: for the simulation
 };
 
 }  // namespace moontide::store

@@ -1,12 +1,11 @@
-// One entry on its way from another node, which is ordered by the master: read, prove as a reader does, publish, tell.
-// Ends when nothing of it touches the segment any more.
+// One entry on its way from another node, which is ordered by the master: copy, publish, tell. Ends when nothing of it
+// touches the segment any more.
 #pragma once
 
 #include <memory>
 #include <optional>
-#include <vector>
 
-#include "engine/engine.h"
+#include "store/entry_copy.h"
 #include "store/storage.h"
 
 namespace moontide::store {
@@ -19,22 +18,14 @@ class RepairJob : public std::enable_shared_from_this<RepairJob> {
 
  private:
   Code admit();
-  void opened(const Result<engine::LinkRef>& link);
-  void read(uint64_t handle);
-  // The outcome of the transfer is there.
-  void copied();
-  void checked(uint32_t crc);
-  void finish(Code code, uint32_t crc = 0);
+  void copied(Code code);
+  void finish(Code code);
   void release();
 
   Storage& storage_;
   const wire::RepairItem item_;
   std::optional<uint64_t> offset_;  // of an extent that is this job's until it is an entry
-  std::byte* header_ = nullptr;     // a slot
-  engine::TransferRef transfer_;
-  bool copied_ = false;
-  bool told_ = false;
-  bool quiet_ = true;
+  std::shared_ptr<EntryCopy> copy_;
 };
 
 }  // namespace moontide::store

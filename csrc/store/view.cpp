@@ -1,6 +1,6 @@
 #include "store/view.h"
 
-#include "wire/store_messages.h"
+#include "wire/hot_messages.h"
 
 namespace moontide::store {
 namespace {
@@ -17,22 +17,24 @@ View::~View() {
   viewing_->ended(std::move(viewer_), generation_);
 }
 
-void Viewing::open(const engine::LinkRef& link, const InstanceId& node, const std::vector<Generation>& generations,
-                   int64_t timeout_ns, Opened opened) {
-  auto known = viewers_.find(node);
-  ViewerRef viewer = known == viewers_.end() ? std::make_shared<Viewer>(0, node, link->peer_address()) : known->second;
+void Viewing::open(const engine::LinkRef& link, const InstanceId& node, bool hot,
+                   const std::vector<Generation>& generations, int64_t timeout_ns, Opened opened) {
+  auto known = viewers_.find({node, hot});
+  ViewerRef viewer =
+      known == viewers_.end() ? std::make_shared<Viewer>(0, node, hot, link->peer_address()) : known->second;
   const bool is_new = viewer->number == 0;
-  auto answer = [self = shared_from_this(), link, node, generations, timeout_ns, viewer, is_new,
+  auto answer = [self = shared_from_this(), link, node, hot, generations, timeout_ns, viewer, is_new,
                  opened = std::move(opened)](Result<rpc::Reply> reply) mutable {
     if (reply) return opened(self->take(link, viewer, generations, std::move(*reply)));
     self->forget(viewer);
     // the node does not know it any more: it started anew
     if (reply.error().code == Code::kStale && !is_new) {
-      return self->open(link, node, generations, timeout_ns, std::move(opened));
+      return self->open(link, node, hot, generations, timeout_ns, std::move(opened));
     }
     opened(std::unexpected(reply.error()));
   };
-  link->call(wire::kViewOpen, wire::encode(wire::ViewOpen{viewer->number, generations}), timeout_ns, std::move(answer));
+  const uint16_t type = hot ? uint16_t{wire::kHotViewOpen} : uint16_t{wire::kViewOpen};
+  link->call(type, wire::encode(wire::ViewOpen{viewer->number, generations}), timeout_ns, std::move(answer));
 }
 
 Result<std::vector<Result<Viewing::Pinned>>> Viewing::take(const engine::LinkRef& link, ViewerRef viewer,
@@ -44,7 +46,8 @@ Result<std::vector<Result<Viewing::Pinned>>> Viewing::take(const engine::LinkRef
   if (viewer->number == 0) {
     viewer->number = message.viewer;
     if (!reply.fds.empty()) viewer->leave = std::make_unique<io::HeldLeave>(std::move(reply.fds.front()));
-    viewers_.try_emplace(viewer->node, viewer);  // of two that were asked for at once the other lives by its views
+    viewers_.try_emplace({viewer->node, viewer->hot},
+                         viewer);  // of two that were asked for at once the other lives by its views
     link->on_closed([self = weak_from_this(), viewer = std::weak_ptr(viewer)](const Error&) {
       auto viewing = self.lock();
       auto over = viewer.lock();
@@ -64,7 +67,7 @@ Result<std::vector<Result<Viewing::Pinned>>> Viewing::take(const engine::LinkRef
 }
 
 void Viewing::forget(const ViewerRef& viewer) {
-  auto found = viewers_.find(viewer->node);
+  auto found = viewers_.find({viewer->node, viewer->hot});
   if (found != viewers_.end() && found->second == viewer) viewers_.erase(found);
 }
 
@@ -95,7 +98,8 @@ void Viewing::send_closing(const ViewerRef& viewer) {
       const auto first = viewer->closing.end() - static_cast<ptrdiff_t>(count);
       std::vector<Generation> some(first, viewer->closing.end());
       viewer->closing.erase(first, viewer->closing.end());
-      (*link)->call(wire::kViewClose, wire::encode(wire::ViewClose{viewer->number, std::move(some)}), kCloseTimeoutNs,
+      const uint16_t type = viewer->hot ? uint16_t{wire::kHotViewClose} : uint16_t{wire::kViewClose};
+      (*link)->call(type, wire::encode(wire::ViewClose{viewer->number, std::move(some)}), kCloseTimeoutNs,
                     [self, viewer](const Result<rpc::Reply>& reply) {
                       if (!reply) self->forget(viewer);
                     });

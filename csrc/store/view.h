@@ -21,6 +21,7 @@ class Viewing;
 struct Viewer {
   uint64_t number = 0;
   InstanceId node;
+  bool hot = false;     // pins of entries of its hot cache
   std::string address;  // of the node's engine
   std::unique_ptr<io::HeldLeave> leave;
   // Pins to be given back with the next message.
@@ -58,14 +59,15 @@ class Viewing : public std::enable_shared_from_this<Viewing> {
  public:
   explicit Viewing(engine::Engine& engine) : engine_(engine), engine_alive_(engine.alive()) {}
 
-  // Asks the node at the other end for pins of these entries. Per entry a view that shows nothing yet and the offset of
-  // the entry's header in the node's segment, or NOT_FOUND, NO_SPACE. `opened` runs once, in a later turn.
+  // Asks the node at the other end for pins of these entries, of its segment or of its hot cache. Per entry a view that
+  // shows nothing yet and the offset of the entry's header in the node's segment, or NOT_FOUND, NO_SPACE. `opened` runs
+  // once, in a later turn.
   struct Pinned {
     ViewRef view;
     uint64_t offset = 0;
   };
   using Opened = std::move_only_function<void(Result<std::vector<Result<Pinned>>> pinned)>;
-  void open(const engine::LinkRef& link, const InstanceId& node, const std::vector<Generation>& generations,
+  void open(const engine::LinkRef& link, const InstanceId& node, bool hot, const std::vector<Generation>& generations,
             int64_t timeout_ns, Opened opened);
 
   // Gives the pins of views that ended back.
@@ -83,8 +85,8 @@ class Viewing : public std::enable_shared_from_this<Viewing> {
 
   engine::Engine& engine_;  // while it is alive
   std::weak_ptr<bool> engine_alive_;
-  std::map<InstanceId, ViewerRef> viewers_;  // by node
-  std::mutex mutex_;                         // for what follows
+  std::map<std::pair<InstanceId, bool>, ViewerRef> viewers_;  // by node and whether it is of its hot cache
+  std::mutex mutex_;                                          // for what follows
   std::vector<std::pair<ViewerRef, Generation>> ended_;
 };
 

@@ -31,7 +31,7 @@ void ViewRequest::start() {
     }
     (location ? known : unknown).push_back(i);
   }
-  ask_nodes(known);
+  ask_known(known);
   locate(unknown);
 }
 
@@ -72,17 +72,69 @@ void ViewRequest::located(const std::vector<size_t>& indices, const Result<wire:
     item.location = std::move(*locations[n]);
     item.from_cache = false;
     item.tried = 0;
+    item.hot = false;
     client_->remember(item.key, item.location, asked_ns + reply->lease_ns);
     found.push_back(indices[n]);
   }
-  if (left_ > 0) ask_nodes(found);
+  if (left_ > 0) ask_located(found);
+}
+
+// ---- the hot cache of this host
+
+void ViewRequest::look_at(const std::vector<size_t>& indices, Looked looked) {
+  std::vector<size_t> afar, others;
+  std::vector<Generation> generations;
+  const bool ready = client_->hot_.ready();
+  for (size_t i : indices) {
+    const bool look = ready && !items_[i].asked_again && client_->hot_.is_afar(items_[i].location) &&
+                      client_->commits_.find(items_[i].key) == nullptr;
+    (look ? afar : others).push_back(i);
+    if (look) generations.push_back(items_[i].location.generation);
+  }
+  ask_nodes(others);
+  if (afar.empty() || left_ == 0) return;
+  client_->hot_.look(generations, [self = shared_from_this(), afar, looked = std::move(looked)](
+                                      const std::vector<std::optional<uint64_t>>& offsets) mutable {
+    if (self->left_ == 0) return;
+    std::vector<bool> is_hot;
+    for (const auto& offset : offsets) is_hot.push_back(offset.has_value());
+    looked(afar, is_hot);
+  });
+}
+
+void ViewRequest::ask_located(const std::vector<size_t>& indices) {
+  look_at(indices, [this](const std::vector<size_t>& afar, const std::vector<bool>& is_hot) {
+    for (size_t n = 0; n < afar.size(); ++n) items_[afar[n]].hot = is_hot[n];
+    ask_nodes(afar);
+  });
+}
+
+void ViewRequest::ask_known(const std::vector<size_t>& indices) {
+  look_at(indices, [this](const std::vector<size_t>& afar, const std::vector<bool>& is_hot) {
+    std::vector<size_t> hot, cold;
+    for (size_t n = 0; n < afar.size(); ++n) (is_hot[n] ? hot : cold).push_back(afar[n]);
+    ask_nodes(cold);
+    locate(hot);  // whether it is still the key's object is the master's word
+  });
 }
 
 // ---- pin
 
+void ViewRequest::ask_cache(const std::vector<size_t>& indices) {
+  if (indices.empty()) return;
+  const auto link = client_->hot_.link();
+  if (!link) return elsewhere(indices);
+  for (size_t from = 0; from < indices.size(); from += wire::kStoreItemsMax) {
+    const size_t to = std::min(indices.size(), from + wire::kStoreItemsMax);
+    pin(link, {indices.begin() + static_cast<ptrdiff_t>(from), indices.begin() + static_cast<ptrdiff_t>(to)});
+  }
+}
+
 void ViewRequest::ask_nodes(const std::vector<size_t>& indices) {
   std::map<InstanceId, std::vector<size_t>> by_node;
-  for (size_t i : indices) by_node[items_[i].location.node].push_back(i);
+  std::vector<size_t> hot;
+  for (size_t i : indices) (items_[i].hot ? hot : by_node[items_[i].location.node]).push_back(i);
+  ask_cache(hot);
   for (auto& [node, group] : by_node) {
     for (size_t from = 0; from < group.size(); from += wire::kStoreItemsMax) {
       const size_t to = std::min(group.size(), from + wire::kStoreItemsMax);
@@ -104,8 +156,9 @@ void ViewRequest::ask(const std::vector<size_t>& indices) {
 }
 
 void ViewRequest::pin(const engine::LinkRef& link, const std::vector<size_t>& indices) {
-  const Location& first = items_[indices.front()].location;
-  const std::string name = wire::pool_region_name(first.node);
+  const bool hot = items_[indices.front()].hot;
+  const InstanceId node = hot ? client_->hot_.node() : items_[indices.front()].location.node;
+  const std::string name = hot ? wire::hot_region_name(node) : wire::pool_region_name(node);
   transport::RemoteRegionRef region;
   for (const auto& [id, one] : link->regions()) {
     if (one->name == name) region = one;
@@ -115,7 +168,7 @@ void ViewRequest::pin(const engine::LinkRef& link, const std::vector<size_t>& in
   if (!memory) return settle_all(indices, {Code::kUnsupported, "the node's memory cannot be mapped here"});
   std::vector<Generation> generations;
   for (size_t i : indices) generations.push_back(items_[i].location.generation);
-  client_->viewing_->open(link, first.node, generations, left_ns(),
+  client_->viewing_->open(link, node, hot, generations, left_ns(),
                           [self = shared_from_this(), indices, memory = std::move(memory),
                            size = region->length](Result<std::vector<Result<Viewing::Pinned>>> pins) {
                             if (self->left_ > 0) self->pinned(indices, memory, size, std::move(pins));
@@ -142,6 +195,10 @@ void ViewRequest::pinned(const std::vector<size_t>& indices, const std::shared_p
     } else {
       if (items_[i].from_cache) client_->touched(items_[i].key);
       ++client_->counters_.views;
+      if (items_[i].hot) {
+        ++client_->counters_.hot_views;
+        client_->hot_.read_here(items_[i].location.generation, items_[i].location.length);
+      }
       settle(i, std::move(pin->view));
     }
   }
@@ -157,6 +214,7 @@ bool ViewRequest::is_right(const Item& item, Viewing::Pinned& pin, const std::sh
   EntryHeader header;
   std::memcpy(&header, memory.get() + pin.offset, sizeof header);
   if (!header_matches(header, item.location.generation, item.key, item.location.length)) return false;
+  if (item.hot && header.payload_crc != item.location.crc) return false;
   pin.view->show(memory, {memory.get() + pin.offset + sizeof header, item.location.length});
   return true;
 }
@@ -167,6 +225,10 @@ void ViewRequest::elsewhere(const std::vector<size_t>& indices) {
   for (size_t i : indices) {
     Item& item = items_[i];
     if (item.over) continue;
+    if (item.hot) {
+      settle(i, fail(Code::kUnsupported, "the object lies on another host"));
+      continue;
+    }
     client_->locations_.drop(item.key);
     if (item.tried < item.location.further.size()) {
       const OtherPlace& other = item.location.further[item.tried++];

@@ -22,11 +22,19 @@ class ViewRequest final : public std::enable_shared_from_this<ViewRequest> {
     bool from_cache = false;
     bool asked_again = false;
     bool over = false;
+    bool hot = false;  // it is the entry of this host's hot cache that is asked for
     size_t tried = 0;  // of location.further
   };
 
   void locate(const std::vector<size_t>& indices);
   void located(const std::vector<size_t>& indices, const Result<wire::LocateReply>& reply, int64_t asked_ns);
+  // As ask_nodes(), of what was just located or was known before; see GetOperation's.
+  void ask_located(const std::vector<size_t>& indices);
+  void ask_known(const std::vector<size_t>& indices);
+  // What lies on other hosts, and `looked` of where the hot cache has it; the others are asked for.
+  using Looked = std::move_only_function<void(const std::vector<size_t>& afar, const std::vector<bool>& is_hot)>;
+  void look_at(const std::vector<size_t>& indices, Looked looked);
+  void ask_cache(const std::vector<size_t>& indices);
   void ask_nodes(const std::vector<size_t>& indices);
   void ask(const std::vector<size_t>& indices);
   void pin(const engine::LinkRef& link, const std::vector<size_t>& indices);

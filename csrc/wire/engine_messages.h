@@ -13,13 +13,15 @@
 namespace moontide::wire {
 
 inline constexpr uint16_t kProtocolMin = 1;
-inline constexpr uint16_t kProtocolMax = 4;
+inline constexpr uint16_t kProtocolMax = 5;
 // From this version on requests may say what they are called (Traced).
 inline constexpr uint16_t kProtocolTraced = 2;
 // From this version on a pool's master tells its clients all places of an object.
 inline constexpr uint16_t kProtocolReplicas = 3;
 // From this version on a node tells what of its segment is looked at, though its object ended.
 inline constexpr uint16_t kProtocolViews = 4;
+// From this version on nodes say that they keep a hot cache of their host, and clients ask for it.
+inline constexpr uint16_t kProtocolHotCache = 5;
 
 enum EngineMessage : uint16_t {
   kProbe = 1,         // request: who are you, which protocols, how are you reached on one host

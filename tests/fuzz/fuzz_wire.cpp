@@ -4,6 +4,7 @@
 #include "wire/challenge_messages.h"
 #include "wire/engine_messages.h"
 #include "wire/frame.h"
+#include "wire/hot_messages.h"
 #include "wire/store_messages.h"
 
 namespace moontide::fuzz {
@@ -18,7 +19,7 @@ using Messages =
          Pull, PullCancel, Leave, Notify, Empty, HoldId, HoldClaimed, ClientHello, ClientWelcome, NodeHello,
          NodeWelcome, Inventory, InventoryEndReply, NodeOrder, Retired, PutStart, PutStartReply, PutEnd, PutRevoke,
          Codes, Keys, LocateReply, ListRequest, ListReply, PoolStatsReply, StorePull, StorePullReply, Resume, Resumed,
-         ChallengeHello, ChallengeReply, ChallengeProof, Keep, Repaired>;
+         ChallengeHello, ChallengeReply, ChallengeProof, Keep, Repaired, HotCachesReply, HotFacts, HotReads>;
 
 template <class T>
 void check(ByteView bytes) {

@@ -19,13 +19,16 @@ from support.stopping import stop_process
 class Server:
     """One `moontide ...` process; `line` is what it printed when it was ready."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, within: tuple[str, ...] = ()) -> None:
         self.arguments = arguments
+        self.within = within
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "moontide.cli", *self.arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*self.within, sys.executable, "-m", "moontide.cli", *self.arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline().decode()
@@ -98,9 +101,10 @@ class Pool:
 class StoreProcess:
     """A client in a process of its own, to be stopped and killed: `ask` sends a command and returns the answer."""
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, *, config: dict[str, str] | None = None, within: tuple[str, ...] = ()) -> None:
+        settings = msgspec.json.encode(config or {}).decode()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.pool_process", master],
+            [*within, sys.executable, "-m", "support.pool_process", master, settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=os.path.dirname(os.path.dirname(__file__)),
@@ -153,10 +157,10 @@ def content(key: str, version: int, size: int) -> bytes:
 
 
 class _Commands:
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, config: dict[str, str]) -> None:
         import moontide
 
-        self.store = moontide.Store(master, config=moontide.load_config({}, environ={}))
+        self.store = moontide.Store(master, config=moontide.load_config(config, environ={}))
         self.views: dict[str, moontide.View] = {}
 
     def put(self, key: str, version: int, size: int) -> str:
@@ -189,6 +193,13 @@ class _Commands:
                     beaten += 1
         return beaten
 
+    def remove(self, key: str) -> str:
+        self.store.remove(key)
+        return "ok"
+
+    def counters(self) -> dict[str, int]:
+        return self.store.counters()
+
     def look(self, key: str) -> str:
         self.views[key] = self.store.view(key)
         return "in place" if self.views[key].in_place else "a copy"
@@ -213,7 +224,7 @@ class _Commands:
 
 
 def main() -> None:
-    commands = _Commands(sys.argv[1])
+    commands = _Commands(sys.argv[1], msgspec.json.decode(sys.argv[2]))
     sys.stdout.buffer.write(b'"ready"\n')
     sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:

@@ -63,10 +63,13 @@ class TwoHosts:
         if rails is None:
             rails = ",".join(f"10.77.{i}.{number}:0" for i in range(len(self.mbit)))
         config = {"rails": rails if len(self.mbit) > 1 else "", "insecure_listen": "true"}
-        within = ("ip", "netns", "exec", self._names[host])
-        peer = Peer(listen=f"10.77.0.{number}:0", size=size, config=config, within=within)
+        peer = Peer(listen=f"10.77.0.{number}:0", size=size, config=config, within=self.within(host))
         self._peers.append(peer)
         return peer
+
+    def within(self, host: str) -> tuple[str, ...]:
+        """What a command begins with to run there."""
+        return ("ip", "netns", "exec", self._names[host])
 
     def unplug(self, cable: int) -> None:
         """Nothing passes any more; the sockets on both sides are told nothing."""

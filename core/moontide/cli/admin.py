@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -68,8 +69,16 @@ def segments(address: str, timeout: float, as_json: bool) -> None:
         for node in nodes:
             click.echo(json.dumps(node))
         return
-    click.echo(f"{'address':<24} {'state':<8} {'objects':>9} {'in use':>12} {'lent':>10}")
+    click.echo(f"{'address':<24} {'state':<8} {'objects':>9} {'in use':>12} {'lent':>10}  hot cache")
     for node in nodes:
         used = sum(node[f"{kind}_bytes"] for kind in ("committed", "unfinished", "retiring"))
         lent = show("lend", node["capacity_bytes"])
-        click.echo(f"{node['address']:<24} {node['state']:<8} {node['objects']:>9} {used:>12} {lent:>10}")
+        row = f"{node['address']:<24} {node['state']:<8} {node['objects']:>9} {used:>12} {lent:>10}"
+        click.echo(f"{row}  {_hot_cache(node)}")
+
+
+def _hot_cache(node: Mapping[str, Any]) -> str:
+    if not node["hot_capacity_bytes"]:
+        return "-"
+    size = show("hot_cache", node["hot_capacity_bytes"])
+    return f"{node['hot_used_bytes']} of {size}, {node['hot_hits']} hits, {node['hot_misses']} misses"

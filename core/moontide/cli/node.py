@@ -19,6 +19,7 @@ __all__ = ["node"]
 @config_options(
     "master",
     "lend",
+    "hot_cache",
     "listen",
     "advertise",
     "secret_file",
@@ -32,6 +33,7 @@ __all__ = ["node"]
     "log_level",
     master="HOST:PORT",
     lend="SIZE",
+    hot_cache="SIZE",
     listen="HOST:PORT",
     advertise="HOST",
     secret_file="FILE",
@@ -56,7 +58,7 @@ def node(config: Config) -> None:
         raise Invalid("a node needs --lend SIZE, for example --lend 256MiB")
     spin_us = config.server_spin_us or config.spin_us
     with Engine(config=dataclasses.replace(config, spin_us=spin_us)) as engine:
-        lender = Node(engine._runtime, resolve(config.master, option="master"), config.lend)
+        lender = Node(engine._runtime, resolve(config.master, option="master"), config.lend, config.hot_cache)
         refused = refusal_news(engine.refusals)
         joined = False
 
@@ -69,5 +71,6 @@ def node(config: Config) -> None:
 
         collectors = (Collector(node=engine.metrics), node_collector(lender.stats))
         with observed(config, collectors, {"node": engine.dump}) as http:
-            announce = f"moontide node at {engine.address} lends {config.lend} bytes to {config.master}{http}"
+            kept = f", keeps {config.hot_cache} for its host" if config.hot_cache else ""
+            announce = f"moontide node at {engine.address} lends {config.lend} bytes to {config.master}{kept}{http}"
             serve_until_signal(announce, watch, engine.drive if config.server_spin_us else None)

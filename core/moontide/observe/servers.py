@@ -50,6 +50,9 @@ _POOL_GAUGES = {
     "objects_retiring": "Replicas that are gone and whose node has not confirmed so.",
     "replicas": "Replicas of the objects that can be read.",
     "replicas_short": "Replicas that objects lack of what was asked for.",
+    "hot_capacity_bytes": "Bytes of the hot caches of all nodes; they are not part of what is lent.",
+    "hot_used_bytes": "Bytes of them in use.",
+    "hot_entries": "Copies in them; no replicas.",
 }
 _NODE_COUNTERS = {
     "pulls": "Objects pulled from clients.",
@@ -59,6 +62,13 @@ _NODE_COUNTERS = {
     "retired": "Entries ended on the master's order.",
     "repairs": "Entries pulled from other nodes on the master's order.",
     "repairs_failed": "Such pulls that failed.",
+    "hot_hits": "Reads of this host that the hot cache served.",
+    "hot_hit_bytes": "Bytes of them, which crossed no network.",
+    "hot_misses": "Reads of this host from other hosts.",
+    "hot_pulls": "Objects that came into the hot cache.",
+    "hot_pulled_bytes": "Bytes of them.",
+    "hot_pulls_failed": "Objects that did not: no room, or not what was read any more.",
+    "hot_evicted": "Objects that left the hot cache for others.",
 }
 _NODE_GAUGES = {
     "capacity_bytes": "Bytes lent.",
@@ -66,6 +76,9 @@ _NODE_GAUGES = {
     "largest_free_bytes": "The longest object, header included, that still fits.",
     "entries": "Objects that can be read here.",
     "pulls_under_way": "Requests of clients being served.",
+    "hot_capacity_bytes": "Bytes of the hot cache; they are not part of what is lent.",
+    "hot_used_bytes": "Bytes of it in use.",
+    "hot_entries": "Objects in it.",
 }
 _DIRECTORY_COUNTERS = {
     "requests": "Requests for segments.",

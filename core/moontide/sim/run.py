@@ -56,7 +56,9 @@ class Run:
         # A calm pool has room for everything. The others: two keys that everybody wants, or more than fits.
         self._small_pool = not self.report.calm and self._random.random() < 0.4
         room = self._random.choice([64, 128, 256]) << 10 if self._small_pool else 4 << 20
-        self._cluster = SimCluster(seed, self.report.paths, NODES, CLIENTS, room)
+        # Half of the runs have a hot cache; of these half one that is too small for what is wanted.
+        hot = (0, 0, 40 << 10, 2 << 20)[seed // 2 % 4]
+        self._cluster = SimCluster(seed, self.report.paths, NODES, CLIENTS, room, hot)
         self._faults = Faults(self._cluster, self._random)
         self._keys = [f"key{i}" for i in range(self._random.choice([12, 30] if self._small_pool else [2, 5, 9]))]
         most = self._random.choice([12_000, 24_000] if self._small_pool else [3000, VALUE_BYTES_MAX])

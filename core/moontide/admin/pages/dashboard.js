@@ -85,6 +85,12 @@ function bar(node) {
   return picture;
 }
 
+function hotCache(node) {
+  if (node.hot_capacity_bytes === 0) return "";
+  const hits = share(node.hot_hits, node.hot_hits + node.hot_misses);
+  return `${bytes(node.hot_used_bytes)} of ${bytes(node.hot_capacity_bytes)}, ${hits} hits`;
+}
+
 function showNodes(nodes) {
   document.getElementById("nodes").replaceChildren(
     ...nodes.map((node) => {
@@ -98,6 +104,7 @@ function showNodes(nodes) {
         element("td", bytes(used), "number"),
         element("td", bytes(node.capacity_bytes), "number"),
         element("td", bytes(node.hard_pinned_bytes), "number"),
+        element("td", hotCache(node), "number"),
       );
       const cell = element("td");
       cell.append(bar(node));
