@@ -225,3 +225,36 @@ TEST_CASE("hot cache: reads go on when it is gone") {
   CHECK(*cluster.get(other, "a") == pattern(100'000, 1));
   CHECK(other.counters().hot_gets == before);
 }
+
+TEST_CASE("hot cache: what is no message of a reader is refused, and what it cannot be is let be") {
+  HotCluster cluster;
+  engine::LinkRef link;
+  cluster.nodes[0].engine->open(cluster.nodes[1].engine->address(), kSecond,
+                                [&](const Result<engine::LinkRef>& opened) {
+                                  REQUIRE(opened);
+                                  link = *opened;
+                                });
+  REQUIRE(cluster.until([&] { return link != nullptr; }));
+  auto tell = [&](Bytes payload) {
+    std::optional<Code> code;
+    link->call(wire::kHotReads, std::move(payload), kSecond,
+               [&](const Result<rpc::Reply>& reply) { code = reply ? Code::kOk : reply.error().code; });
+    REQUIRE(cluster.until([&] { return code.has_value(); }));
+    return *code;
+  };
+  CHECK(tell(pattern(13, 1)) == Code::kInvalid);
+  CHECK(tell(wire::encode(wire::HotReads{std::vector<wire::HotHit>(5000), {}})) == Code::kInvalid);
+  // no key, too long, from nowhere
+  wire::RepairItem none{.key = "", .generation = {1, 1}, .length = 1, .crc = 0, .source = {}, .address = "inproc:x"};
+  wire::RepairItem endless = none, nowhere = none;
+  endless.key = nowhere.key = "k";
+  endless.length = UINT64_MAX;
+  CHECK(tell(wire::encode(wire::HotReads{{{{9, 9}, 1}}, {none, none, endless, endless}})) == Code::kOk);
+  CHECK(cluster.cache().pulls_under_way() == 0);
+  nowhere.key = "l";
+  CHECK(tell(wire::encode(wire::HotReads{{}, {nowhere, nowhere, nowhere}})) == Code::kOk);
+  REQUIRE(cluster.until([&] { return cluster.cache().pulls_under_way() == 0; }));
+  CHECK(cluster.cache().counters().pulls_failed > 0);
+  CHECK(cluster.cache().segment().extents().used() == 0);
+  link.reset();
+}
