@@ -5,6 +5,7 @@
 
 #include "python/bindings.h"
 #include "python/operation.h"
+#include "python/store_values.h"
 #include "python/tenant.h"
 #include "python/view.h"
 #include "store/embedded.h"
@@ -13,9 +14,6 @@ namespace moontide::python {
 namespace {
 
 using Range = std::pair<uint64_t, uint64_t>;  // address, bytes
-using Lengths = std::vector<Result<uint64_t>>;
-using Versions = std::vector<Result<Generation>>;
-using Places = std::vector<Result<store::Location>>;
 
 // `gathers`: what it sends waits for let_go(), for a caller that begins many things and then says so.
 class ClientHandle : public Tenant<store::Member> {
@@ -62,97 +60,6 @@ ClientHandle make_client(const std::shared_ptr<Runtime>& runtime, const std::str
   return {settle_in(runtime, std::move(member)), gathers};
 }
 
-// --- values ---
-
-constexpr size_t kKeyBytesMax = catalog::kMaxKeyBytes;
-
-// The bytes of texts and bytes. INVALID: empty, too long, of another type.
-std::vector<std::string> to_keys(const py::sequence& given) {
-  std::vector<std::string> keys;
-  keys.reserve(given.size());
-  for (const py::handle key : given) {
-    const char* at = nullptr;
-    Py_ssize_t length = 0;
-    if (PyBytes_Check(key.ptr())) {
-      at = PyBytes_AS_STRING(key.ptr());
-      length = PyBytes_GET_SIZE(key.ptr());
-    } else if (PyUnicode_Check(key.ptr())) {
-      at = PyUnicode_AsUTF8AndSize(key.ptr(), &length);
-      if (at == nullptr) throw py::error_already_set();
-    } else {
-      raise({Code::kInvalid, std::string("a key is str or bytes, not ") + Py_TYPE(key.ptr())->tp_name});
-    }
-    if (length < 1 || static_cast<size_t>(length) > kKeyBytesMax) {
-      raise(
-          {Code::kInvalid, "a key has 1 to " + std::to_string(kKeyBytesMax) + " bytes, not " + std::to_string(length)});
-    }
-    keys.emplace_back(at, static_cast<size_t>(length));
-  }
-  return keys;
-}
-
-// Whether each is there; what is neither OK nor NOT_FOUND is raised.
-py::list found_list(const std::vector<Code>& codes) {
-  py::list out(codes.size());
-  for (size_t i = 0; i < codes.size(); ++i) {
-    if (codes[i] != Code::kOk && codes[i] != Code::kNotFound) raise({codes[i], "the master cannot say"});
-    out[i] = py::bool_(codes[i] == Code::kOk);
-  }
-  return out;
-}
-
-py::list lengths_list(const Lengths& results) {
-  py::list out(results.size());
-  for (size_t i = 0; i < results.size(); ++i) {
-    out[i] = results[i] ? py::object(py::int_(*results[i]))
-                        : make_exception(results[i].error().code, results[i].error().message);
-  }
-  return out;
-}
-
-// The object that each item became.
-py::list versions_list(const Versions& results) {
-  py::list out(results.size());
-  for (size_t i = 0; i < results.size(); ++i) {
-    out[i] = results[i] ? py::object(py::str(results[i]->text()))
-                        : make_exception(results[i].error().code, results[i].error().message);
-  }
-  return out;
-}
-
-Versions versions_of(const store::Operation& operation) {
-  Versions versions;
-  for (size_t i = 0; i < operation.results().size(); ++i) {
-    const auto& result = operation.results()[i];
-    versions.push_back(result ? Result<Generation>(operation.version(i)) : std::unexpected(result.error()));
-  }
-  return versions;
-}
-
-// (length, version, [(node, address of its engine), …]) per key that was found
-py::list places_list(const Places& results) {
-  py::list out(results.size());
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (!results[i]) {
-      out[i] = make_exception(results[i].error().code, results[i].error().message);
-      continue;
-    }
-    py::list places;
-    places.append(py::make_tuple(results[i]->node.text(), results[i]->address));
-    for (const store::OtherPlace& place : results[i]->further)
-      places.append(py::make_tuple(place.node.text(), place.address));
-    out[i] = py::make_tuple(results[i]->length, results[i]->generation.text(), places);
-  }
-  return out;
-}
-
-py::list codes_list(const std::vector<Code>& codes) {
-  py::list out(codes.size());
-  for (size_t i = 0; i < codes.size(); ++i)
-    out[i] = codes[i] == Code::kOk ? py::object(py::none()) : make_exception(codes[i], "");
-  return out;
-}
-
 std::vector<store::Part> to_parts(const std::vector<Range>& ranges) {
   std::vector<store::Part> parts;
   for (auto [address, length] : ranges) parts.push_back({address, length});
@@ -196,8 +103,6 @@ void check_registered(Runtime& runtime, const std::vector<std::vector<Range>>& p
     for (auto [address, length] : item) value_or_raise(runtime.engine().registry().find_local(address, length));
   }
 }
-
-Lengths lengths_of(const store::Operation& operation) { return operation.results(); }
 
 // `start` begins it; `collect` takes what came of it, of which `convert` makes the Python value.
 template <class T, class Start>

@@ -98,6 +98,7 @@ class Master {
   void locate(const Session& session, const wire::Keys& message, rpc::Responder& responder);
   void list(const wire::ListRequest& message, rpc::Responder& responder);
   void put_revoke(const Session& session, wire::PutRevoke message, rpc::Responder& responder);
+  void remove(const wire::Keys& message, rpc::Responder& responder);
   void keep(const wire::Keep& message, rpc::Responder& responder);
   void drain(const wire::Drain& message, rpc::Responder& responder);
   // Answers now or when every key whose code is in `wait_for` is settled.

@@ -74,11 +74,8 @@ void Master::client_request(Session& session, rpc::Incoming& request, rpc::Respo
     }
     case wire::kRemove: {
       wire::Keys message;
-      if (!read(request, responder, message) || !few_enough(message.keys.size(), responder)) return;
-      wire::Codes reply{catalog_.remove(message.keys)};
-      send_orders_soon();
-      const std::vector<std::string_view> keys(message.keys.begin(), message.keys.end());
-      return answer_settled(responder, std::move(reply), keys, {Code::kOk, Code::kNotFound});
+      if (read(request, responder, message) && few_enough(message.keys.size(), responder)) remove(message, responder);
+      return;
     }
     case wire::kKeep: {
       wire::Keep message;
@@ -105,6 +102,13 @@ void Master::put_revoke(const Session& session, wire::PutRevoke message, rpc::Re
   for (wire::PutRevokeItem& item : message.items) puts.push_back({std::move(item.key), item.generation});
   responder.reply(wire::Codes{catalog_.put_revoke(session.client, puts)});
   send_orders_soon();
+}
+
+void Master::remove(const wire::Keys& message, rpc::Responder& responder) {
+  wire::Codes reply{catalog_.remove(message.keys)};
+  send_orders_soon();
+  const std::vector<std::string_view> keys(message.keys.begin(), message.keys.end());
+  answer_settled(responder, std::move(reply), keys, {Code::kOk, Code::kNotFound});
 }
 
 void Master::keep(const wire::Keep& message, rpc::Responder& responder) {
