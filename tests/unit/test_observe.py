@@ -170,7 +170,9 @@ def test_the_documented_metrics_are_those_there_are(engine: moontide.Engine) -> 
         store.close()
     node = dict.fromkeys(
         "capacity_bytes allocated_bytes largest_free_bytes entries pulls_under_way pulls pulled_bytes pulls_refused "
-        "pulls_failed retired repairs repairs_failed".split(),
+        "pulls_failed retired repairs repairs_failed "
+        "hot_capacity_bytes hot_used_bytes hot_entries hot_hits hot_hit_bytes hot_misses hot_pulls "
+        "hot_pulled_bytes hot_pulls_failed hot_evicted".split(),
         0,
     )
     text = page(
